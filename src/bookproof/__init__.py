@@ -1,0 +1,1 @@
+"""A book that proves itself: executed examples, checked citations, mutations, provenance."""

@@ -1,0 +1,1 @@
+"""Six mechanisms for agents that keep running, each of which names exactly the claim it earns."""

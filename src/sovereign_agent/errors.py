@@ -1,0 +1,109 @@
+"""Refusals: the one exception of every fail-closed decision, with its reason and its remedy.
+
+A `Refusal` says that a right, a state or a lease is missing. It never says that an argument was malformed: that is a
+`ValueError` or a `TypeError` which names the argument and the value. A refused subject that may be a secret is
+shortened before it reaches the message, so that a pasted credential does not end up in a log.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+_PLAIN = re.compile(r"[\w.:/@*-]{1,64}")
+_SHOWN = 64
+_SECRET_SHOWN = 4
+
+
+class Category(StrEnum):
+    """What was refused; the value stands in events and in the command line's output."""
+
+    LEDGER = "ledger"
+    FILESYSTEM = "filesystem"
+    NETWORK = "network"
+    CREDENTIALS = "credentials"
+    TOOLS = "tools"
+    PROCESS = "process"
+    AUTOMATION = "automation"
+    SIGNAL = "signal"
+    CONTEXT = "context"
+    SESSION = "session"
+    DELIVERY = "delivery"
+    MEMORY = "memory"
+
+
+_ACTION = {
+    Category.LEDGER: "Ledger access",
+    Category.FILESYSTEM: "Filesystem access",
+    Category.NETWORK: "Network access",
+    Category.CREDENTIALS: "Credential access",
+    Category.TOOLS: "Tool access",
+    Category.PROCESS: "Process isolation",
+    Category.AUTOMATION: "Automation",
+    Category.SIGNAL: "Signal",
+    Category.CONTEXT: "Context",
+    Category.SESSION: "Session claim",
+    Category.DELIVERY: "Delivery",
+    Category.MEMORY: "Memory",
+}
+
+
+class Refusal(Exception):  # noqa: N818 - a refusal is a decision, and its name is part of the public contract
+    """A fail-closed decision. `str()` is one sentence: what was refused, for what, why, and what helps.
+
+    Parameters:
+        category: What was refused; a `Category` or its value.
+        subject: The path, name, id or host that was asked for; printed through `shorten`.
+        why: The reason, without a final full stop.
+        remedy: What the caller can do, without a final full stop.
+        secret: The subject may be a credential: show its first characters and its length only.
+    """
+
+    category: Category
+    subject: str
+    """Already shortened: safe to log."""
+    why: str
+    remedy: str
+    recorded: bool = False
+    """Whether a ledger has been asked to keep this refusal as an event."""
+
+    def __init__(
+        self, category: Category | str, subject: object, why: str, remedy: str, *, secret: bool = False
+    ) -> None:
+        self.category = Category(category)
+        self.subject = shorten(subject, secret=secret)
+        self.why = why
+        self.remedy = remedy
+        super().__init__(self.category, self.subject, why, remedy)
+
+    def __str__(self) -> str:
+        return f"{_ACTION[self.category]} refused for {self.subject}: {self.why}; {self.remedy}."
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (str(self.category), self.subject, self.why, self.remedy)
+
+
+def _rebuild(category: str, subject: str, why: str, remedy: str) -> Refusal:
+    refusal = Refusal(category, "", why, remedy)
+    refusal.subject = subject
+    return refusal
+
+
+def shorten(subject: object, *, secret: bool = False) -> str:
+    """Return a subject as it may be printed: on one line, at most 64 characters, a possible secret cut to 4.
+
+    Parameters:
+        subject: Anything; text is quoted only where it is not plain (blank, spaces, control characters).
+        secret: Show only the first 4 characters and the length, unless the text is an ordinary upper-case name.
+
+    Returns:
+        Printable ASCII-safe text without line breaks.
+    """
+    text = subject if isinstance(subject, str) else str(subject)
+    if secret and not re.fullmatch(r"[A-Z][A-Z0-9_]{0,39}", text):
+        return f"{text[:_SECRET_SHOWN]!a}... ({len(text)} characters)"
+    if _PLAIN.fullmatch(text) and text.isascii():
+        return text
+    if len(text) > _SHOWN:
+        return f"{text[:_SHOWN]!a}... ({len(text)} characters)"
+    return repr(text) if text.isprintable() else ascii(text)
