@@ -150,7 +150,7 @@ class Ledger:
         busy_timeout_seconds: float = 5,
         max_clock_skew_seconds: float | None = None,
     ) -> Ledger:
-        """Open the ledger under a directory; create both when they are missing. Any number of processes may do so at once.
+        """Open the ledger under a directory; create what is missing. Any number of processes may do so at once.
 
         Parameters:
             root: A directory. The ledger is `<root>/.sovereign/ledger.db`; the folder gets mode 0700, the files 0600.
@@ -159,8 +159,8 @@ class Ledger:
             actor: The name under which events are recorded.
             read_only: Create and change nothing; the ledger must exist.
             busy_timeout_seconds: How long a write waits for another process, 0 to an hour.
-            max_clock_skew_seconds: How far the clocks of two hosts may differ. Kept when the ledger is created (5 seconds
-                by default); later it must be omitted or be the same.
+            max_clock_skew_seconds: How far the clocks of two hosts may differ. Kept when the ledger is created
+                (5 seconds by default); later it must be omitted or be the same.
 
         Returns:
             The open ledger.
@@ -174,7 +174,9 @@ class Ledger:
         if not isinstance(root, str | os.PathLike):
             raise TypeError(f"root must be a path, not {type(root).__name__}: {root!r}")
         folder_text = os.fspath(root)
-        if not folder_text or "\0" in str(folder_text):
+        if not isinstance(folder_text, str):
+            raise TypeError(f"root must be a path of text, not of bytes: {root!r}")
+        if not folder_text or "\0" in folder_text:
             raise ValueError(f"root must be a path without NUL characters and not empty: {folder_text!r}")
         checked_id("actor", actor)
         timeout = seconds("busy_timeout_seconds", busy_timeout_seconds, minimum=0).total_seconds()
@@ -230,7 +232,7 @@ class Ledger:
         self.max_clock_skew = timedelta(seconds=kept)
 
     def _migrate(self, skew: float) -> None:
-        """Create the schema. The version is read again under the write lock, since another process may have been first."""
+        """Create the schema, unless another process was first: the version is read again under the write lock."""
         with self.write() as tx:
             if _version(self.path, self._live()) == VERSION:
                 return

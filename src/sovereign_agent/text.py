@@ -1,7 +1,8 @@
 """Words and names: one way to fold text, used by isolation, tools and memory alike.
 
 `words` splits any script into comparable words; `canonical_name` decides when two names are the same name. Neither
-translates, stems or corrects: "größe" and "groesse" stay different words, and so do look-alikes of two alphabets.
+translates, stems or corrects: "größe" and "groesse" stay different words, and "JavaScript" is java, script. Look-alike
+letters are told apart, never merged: `mixes_alphabets` and `skeleton` let a catalogue refuse the names that use them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,17 @@ _UNSPACED = re.compile(
     "\U00020000-\U0003ffff"  # Han extensions
     "]+"
 )
+# Joiners, fillers, soft hyphens and variation selectors: they show nothing and part no words. The zero-width space
+# (U+200B) is left out, since Thai and Khmer use it to part words.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0"
+    "\U000e0000-\U000e0fff]"
+)
+_ALIKE = frozenset({"LATIN", "GREEK", "CYRILLIC", "COPTIC", "ARMENIAN", "CHEROKEE", "LISU"})
+_SHAPES = str.maketrans(
+    "авеһнікмопрстухѕјԁԛԝӏѵ" + "αβεζηικμνορτυχ" + "ɑɡı",
+    "abehhikmonpctyxsjdqwlv" + "abezhikmnoptyx" + "agi",
+)
 
 
 def fold(text: str) -> str:
@@ -37,10 +49,31 @@ def canonical_name(name: str) -> str:
 
 
 def is_plain_name(name: str) -> bool:
-    """Tell whether a name is printable, not blank, and free of invisible characters (controls, zero-width, bidi)."""
-    return bool(name.strip()) and all(
-        not unicodedata.category(character).startswith(("C", "Z")) or character == " " for character in name
+    """Tell whether a name is printable, not blank, and free of invisible characters (controls, fillers, zero-width, bidi)."""
+    return (
+        bool(name.strip())
+        and not _UNSEEN.search(name)
+        and all(not unicodedata.category(character).startswith(("C", "Z")) or character == " " for character in name)
     )
+
+
+def mixes_alphabets(name: str) -> bool:
+    """Tell whether a name mixes alphabets whose letters look alike, such as Latin and Cyrillic.
+
+    A mixture with any other script (Han, Kana, Thai, ...) is ordinary writing. The alphabet of a letter is the first
+    word of its Unicode name.
+    """
+    letters = {unicodedata.name(c, "").split(" ")[0] for c in fold(name) if unicodedata.category(c)[0] == "L"}
+    return len(letters & _ALIKE) > 1
+
+
+def skeleton(name: str) -> str:
+    """Return a canonical name with Cyrillic and Greek letters replaced by the Latin ones they look like.
+
+    Two names with one skeleton can be mistaken for each other. The table is short and covers these alphabets only; it is
+    not the confusables list of Unicode Technical Standard 39.
+    """
+    return canonical_name(name).translate(_SHAPES)
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -52,11 +85,11 @@ def words(text: str) -> tuple[str, ...]:
     Returns:
         Words split at snake_case, camelCase and every character that is no letter, mark or digit, in any script. A run of
         a script written without spaces (Han, Kana, Thai, Lao, Khmer, Myanmar) gives its overlapping pairs of characters; a run
-        of one character gives that character.
+        of one character gives that character. Characters that show nothing are dropped first.
     """
     found: list[str] = []
-    for run in _runs(unicodedata.normalize("NFKC", text)):
-        if _UNSPACED.fullmatch(run):
+    for run in _runs(_UNSEEN.sub("", unicodedata.normalize("NFKC", text))):
+        if _UNSPACED.match(run):
             found.extend([run] if len(run) == 1 else [run[i : i + 2] for i in range(len(run) - 1)])
         else:
             found.extend(filter(None, (fold(part) for part in _camel(run))))
@@ -69,7 +102,8 @@ def _runs(text: str) -> list[str]:
     current = ""
     unspaced = False
     for character in text:
-        if unicodedata.category(character)[0] not in "LMN":
+        kind = unicodedata.category(character)[0]
+        if kind not in "LMN" or (kind == "M" and not current):  # a mark without a letter is no word
             runs.append(current)
             current = ""
             continue
@@ -85,7 +119,10 @@ def _runs(text: str) -> list[str]:
 
 
 def _camel(run: str) -> list[str]:
-    """Split `readHTTPHeader` into read, HTTP, Header; title case counts as upper case, marks follow their letter."""
+    """Split `readHTTPHeader` into read, HTTP, Header, and `listIDs` into list, IDs.
+
+    Title case counts as upper case, and marks follow their letter.
+    """
     parts = [""]
     previous = ""
     for index, character in enumerate(run):
@@ -93,8 +130,8 @@ def _camel(run: str) -> list[str]:
             parts[-1] += character
             continue
         upper = character.isupper() or character.istitle()
-        following = run[index + 1 : index + 2]
-        if upper and previous and (not previous.isupper() or following.islower()):
+        rest = run[index + 1 :]
+        if upper and previous and (not previous.isupper() or (rest[:1].islower() and rest != "s")):
             parts.append("")
         parts[-1] += character
         previous = character
