@@ -20,19 +20,17 @@ def append_only(table: str, *keys: tuple[str, ...]) -> tuple[str, ...]:
         keys: Every unique key of the table, as tuples of columns.
 
     Returns:
-        Three CREATE TRIGGER statements, whose messages begin with "update refused", "delete refused", "replace refused".
+        Three CREATE TRIGGER statements, with messages that begin "update refused", "delete refused", "replace refused".
     """
     taken = " OR ".join(
-        f"EXISTS (SELECT 1 FROM {table} WHERE {' AND '.join(f'{column} IS NEW.{column}' for column in key)})"
+        f"EXISTS (SELECT 1 FROM {table} WHERE {' AND '.join(f'{column} IS NEW.{column}' for column in key)})"  # noqa: S608
         for key in keys
     )
-    return (
-        f"CREATE TRIGGER {table}_no_update BEFORE UPDATE ON {table} "
-        f"BEGIN SELECT RAISE(ABORT, 'update refused: {table} is append-only'); END",
-        f"CREATE TRIGGER {table}_no_delete BEFORE DELETE ON {table} "
-        f"BEGIN SELECT RAISE(ABORT, 'delete refused: {table} is append-only'); END",
-        f"CREATE TRIGGER {table}_no_replace BEFORE INSERT ON {table} WHEN {taken} "
-        f"BEGIN SELECT RAISE(ABORT, 'replace refused: {table} is append-only'); END",
+    rules = (("update", "UPDATE", "TRUE"), ("delete", "DELETE", "TRUE"), ("replace", "INSERT", taken))
+    return tuple(
+        f"CREATE TRIGGER {table}_no_{name} BEFORE {action} ON {table} WHEN {condition} "
+        f"BEGIN SELECT RAISE(ABORT, '{name} refused: {table} is append-only'); END"
+        for name, action, condition in rules
     )
 
 
@@ -65,7 +63,72 @@ PULSE: tuple[str, ...] = ()
 
 CONTEXT: tuple[str, ...] = ()
 
-SESSIONS: tuple[str, ...] = ()
+SESSIONS: tuple[str, ...] = (
+    # The single source of incarnations and boots. It may only grow, so that neither starts again when a row is purged.
+    """
+    CREATE TABLE coordination_counters (
+        kind    TEXT NOT NULL CHECK (kind IN ('boot', 'incarnation')),
+        subject TEXT NOT NULL,
+        last    INTEGER NOT NULL CHECK (last >= 1),
+        PRIMARY KEY (kind, subject)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE TRIGGER coordination_counters_grow BEFORE UPDATE ON coordination_counters "
+    "WHEN NEW.kind IS NOT OLD.kind OR NEW.subject IS NOT OLD.subject OR NEW.last <= OLD.last "
+    "BEGIN SELECT RAISE(ABORT, 'update refused: coordination_counters only grow'); END",
+    *append_only("coordination_counters", ("kind", "subject"))[1:],
+    """
+    CREATE TABLE hosts (
+        host_id       TEXT PRIMARY KEY,
+        boot          INTEGER NOT NULL CHECK (boot >= 1),
+        registered_at TEXT NOT NULL,
+        expires_at    TEXT NOT NULL,
+        renewals      INTEGER NOT NULL DEFAULT 0,
+        expired_at    TEXT  -- when a call found the lease expired; such a lease never lives again
+    ) STRICT
+    """,
+    # One row per session: its latest claim. Earlier ones stand in the events. No foreign key: any row may be purged.
+    """
+    CREATE TABLE session_claims (
+        session_id  TEXT PRIMARY KEY,
+        host_id     TEXT NOT NULL,
+        boot        INTEGER NOT NULL,
+        incarnation INTEGER NOT NULL CHECK (incarnation >= 1),
+        claimed_at  TEXT NOT NULL,
+        expires_at  TEXT NOT NULL,
+        renewals    INTEGER NOT NULL DEFAULT 0,
+        ended       TEXT CHECK (
+            ended IN ('EXPIRED', 'HOST_EXPIRED', 'HOST_RESTARTED', 'HOST_UNKNOWN', 'RELEASED', 'FINISHED')),
+        ended_at    TEXT,
+        CHECK ((ended IS NULL) = (ended_at IS NULL))
+    ) STRICT
+    """,
+    """
+    CREATE TABLE session_completions (
+        session_id   TEXT PRIMARY KEY,
+        host_id      TEXT NOT NULL,
+        incarnation  INTEGER NOT NULL,
+        result       TEXT NOT NULL,
+        completed_at TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID
+    """,
+    *append_only("session_completions", ("session_id",)),
+    """
+    CREATE TABLE refused_results (
+        refusal_seq   INTEGER PRIMARY KEY CHECK (refusal_seq > 0),
+        session_id    TEXT NOT NULL,
+        host_id       TEXT NOT NULL,
+        incarnation   INTEGER NOT NULL,
+        result        TEXT NOT NULL CHECK (length(CAST(result AS BLOB)) <= 16384),
+        result_bytes  INTEGER NOT NULL,
+        result_digest TEXT NOT NULL,
+        why           TEXT NOT NULL,
+        refused_at    TEXT NOT NULL
+    ) STRICT
+    """,
+    *append_only("refused_results", ("refusal_seq",)),
+    "CREATE INDEX refused_results_by_session ON refused_results (session_id, host_id, incarnation)",
+)
 
 DELIVERY: tuple[str, ...] = ()
 
