@@ -29,7 +29,7 @@ _UNSEEN = re.compile(
 )
 _ALIKE = frozenset({"LATIN", "GREEK", "CYRILLIC", "COPTIC", "ARMENIAN", "CHEROKEE", "LISU"})
 _SHAPES = str.maketrans(
-    "авеһнікмопрстухѕјԁԛԝӏѵ" + "αβεζηικμνορτυχ" + "ɑɡı",
+    "авеһнікмопрстухѕјԁԛԝӏѵ" + "αβεζηικμνορτυχ" + "\u0251\u0261\u0131",
     "abehhikmonpctyxsjdqwlv" + "abezhikmnoptyx" + "agi",
 )
 
@@ -49,7 +49,7 @@ def canonical_name(name: str) -> str:
 
 
 def is_plain_name(name: str) -> bool:
-    """Tell whether a name is printable, not blank, and free of invisible characters (controls, fillers, zero-width, bidi)."""
+    """Tell whether a name is printable, not blank, and free of characters that show nothing."""
     return (
         bool(name.strip())
         and not _UNSEEN.search(name)
@@ -70,8 +70,8 @@ def mixes_alphabets(name: str) -> bool:
 def skeleton(name: str) -> str:
     """Return a canonical name with Cyrillic and Greek letters replaced by the Latin ones they look like.
 
-    Two names with one skeleton can be mistaken for each other. The table is short and covers these alphabets only; it is
-    not the confusables list of Unicode Technical Standard 39.
+    Two names with one skeleton can be mistaken for each other. The table is short and covers these alphabets only; it
+    is not the confusables list of Unicode Technical Standard 39.
     """
     return canonical_name(name).translate(_SHAPES)
 
@@ -83,9 +83,9 @@ def words(text: str) -> tuple[str, ...]:
         text: Any text.
 
     Returns:
-        Words split at snake_case, camelCase and every character that is no letter, mark or digit, in any script. A run of
-        a script written without spaces (Han, Kana, Thai, Lao, Khmer, Myanmar) gives its overlapping pairs of characters; a run
-        of one character gives that character. Characters that show nothing are dropped first.
+        Words split at snake_case, camelCase and every character that is no letter, mark or digit, in any script. A
+        run of a script written without spaces (Han, Kana, Thai, Lao, Khmer, Myanmar) gives its overlapping pairs of
+        characters; a run of one character gives that character. Characters that show nothing are dropped first.
     """
     found: list[str] = []
     for run in _runs(_UNSEEN.sub("", unicodedata.normalize("NFKC", text))):
