@@ -1,0 +1,109 @@
+"""The trace: what the events table says, as rows and as a sequence diagram.
+
+A trace shows which state changes were committed, in which order, by whom. It shows no content, and it says nothing of
+work that left no event: quiet ticks, renewals and beats are counters in their own tables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from .clock import from_text
+from .ledger import Ledger
+
+MAX_EVENTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One committed state change."""
+
+    seq: int
+    """Position in the ledger; later events have higher numbers."""
+    at: datetime
+    """The instant of the call, in UTC; an explicit `now` of the caller stands here as it was given."""
+    kind: str
+    """`mechanism.verb`, or `refused`."""
+    actor: str
+    subject: str
+    """The id that changed."""
+    detail: dict[str, object]
+    """Ids, numbers, digests and verdicts."""
+
+
+def events(
+    ledger: Ledger, *, subject: str | None = None, after_seq: int = 0, limit: int = MAX_EVENTS
+) -> tuple[Event, ...]:
+    """Return events in the order in which they were committed.
+
+    Parameters:
+        ledger: Where to read; a read-only one will do.
+        subject: Only events of this id.
+        after_seq: Only events after this number.
+        limit: At most this many, the newest ones, 1 to 10,000.
+
+    Raises:
+        Refusal: `category="ledger"` when the ledger cannot be read.
+        ValueError: `limit` is out of range.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_EVENTS:
+        raise ValueError(f"limit must be a whole number from 1 to {MAX_EVENTS}: {limit!r}")
+    with ledger.read() as tx:
+        rows = tx.all(
+            "SELECT seq, at, kind, actor, subject, detail FROM events "
+            "WHERE seq > :after AND (:subject IS NULL OR subject = :subject) ORDER BY seq DESC LIMIT :limit",
+            after=after_seq,
+            subject=subject,
+            limit=limit,
+        )
+    return tuple(
+        Event(r["seq"], from_text(r["at"]), r["kind"], r["actor"], r["subject"], json.loads(r["detail"]))
+        for r in reversed(rows)
+    )
+
+
+def sequence_diagram(trace: Iterable[Event], *, ledger_name: str = "ledger") -> str:
+    """Return a Mermaid sequence diagram: who asked the ledger for what, and what it answered.
+
+    The participant of an event is the `host_id` in its detail, where there is one, else its actor. An event of kind
+    `refused` is an answer that points back.
+
+    Parameters:
+        trace: Events in order.
+        ledger_name: The name under which the ledger stands in the diagram.
+
+    Returns:
+        Mermaid source, the same for the same events.
+    """
+    shown = [(_participant(event), event) for event in trace]
+    names = list(dict.fromkeys(name for name, _ in shown))
+    lines = ["sequenceDiagram"]
+    lines += [f"    participant P{number} as {_label(name)}" for number, name in enumerate(names)]
+    lines.insert(min(2, len(lines)), f"    participant L as {_label(ledger_name)}")
+    for name, event in shown:
+        who = f"P{names.index(name)}"
+        if event.kind == "refused":
+            lines.append(f"    L--x{who}: REFUSED {_label(event.subject)}: {_label(str(event.detail.get('why', '')))}")
+        else:
+            facts = ", ".join(f"{key} {value}" for key, value in event.detail.items() if _worth(key, value))
+            lines.append(f"    {who}->>L: {_label(event.kind)} {_label(event.subject)}{_label(f' ({facts})' * bool(facts))}")
+    return "\n".join(lines) + "\n"
+
+
+def _participant(event: Event) -> str:
+    host = event.detail.get("host_id")
+    return host if isinstance(host, str) and host else event.actor
+
+
+def _worth(key: str, value: object) -> bool:
+    """Leave out what the diagram shows already, and digests, which nobody reads in a picture."""
+    return key != "host_id" and isinstance(value, str | int | float) and not key.endswith(("digest", "_at"))
+
+
+def _label(text: str) -> str:
+    """Return text in which Mermaid sees no syntax of its own."""
+    return re.sub(r"[;#:<>{}\"\r\n]|--", " ", text)[:120].rstrip() if text.strip() else text
