@@ -1,0 +1,114 @@
+"""Book: what one build knows, whoever renders its pages.
+
+The Markdown extension fills it page by page; the MkDocs plugin opens it before the first page and reads it after the
+last. Without the plugin a page's failures are raised at once; with it they are collected. It promises that a page that
+was begun leaves a record, and that a failure is told once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bookproof import outputs
+from bookproof.cache import Cache, base_key
+from bookproof.examples import Runner, hint
+from bookproof.options import Settings
+from bookproof.page import BookproofError, Failure, PageRecord
+
+
+@dataclass(slots=True)
+class Book:
+    """The state of one build."""
+
+    settings: Settings
+    collecting: bool = False
+    """Whether someone asks for the failures when all pages are rendered; otherwise each page raises its own."""
+    serving: bool = False
+    """Whether a failure is shown in the page, and the build goes on."""
+    accepting: bool = False
+    """Whether outputs are about to be accepted, so that they are not compared."""
+    cached: bool = True
+    """Whether passes of earlier builds may stand for runs."""
+    end: Callable[[PageRecord], str] = lambda _record: ""
+    """Returns the HTML that closes a page."""
+    complete: Callable[[str, PageRecord], str] = lambda html, _record: html
+    """Fills in what is only known when more than the page has run; used at once when nobody collects."""
+    diagram_class: str = "mermaid"
+    """Class of a diagram's element; another one where the theme must not draw it."""
+    records: dict[str, PageRecord] = field(default_factory=dict)
+    """By repository-relative path, in order of rendering."""
+    failures: list[Failure] = field(default_factory=list)
+    """Failures that belong to no page."""
+    _runner: Runner | None = None
+
+    @property
+    def runner(self) -> Runner:
+        """The build's worker, started when the first example runs."""
+        if self._runner is None:
+            settings = self.settings
+            cached = self.cached and bool(settings.cache)
+            folder = settings.root / settings.cache / "examples" if cached else None
+            key = base_key(settings.root, (settings.src, settings.tests), repr(settings)) if cached else ""
+            self._runner = Runner(settings, Cache(folder), key)
+        return self._runner
+
+    def begin(self, path: str, url: str) -> PageRecord:
+        """Return a new record for a page; one of an earlier rendering is dropped."""
+        record = self.records[path] = PageRecord(path, url)
+        self.records = {**{key: value for key, value in self.records.items() if key != path}, path: record}
+        return record
+
+    def finish(self, record: PageRecord) -> None:
+        """Compare a page's outputs with the committed ones; raise its failures if nobody collects them.
+
+        Raises:
+            BookproofError: The page has failures and nobody collects.
+        """
+        if not self.accepting:
+            record.failures.extend(self.compare(record))
+        record.failures[:] = sorted(set(record.failures))
+        if record.failures and not self.collecting:
+            raise BookproofError(tuple(record.failures))
+
+    def compare(self, record: PageRecord) -> list[Failure]:
+        """Return how a page's outputs differ from the committed ones."""
+        if not self.settings.outputs:
+            return []
+        file = self.outputs_file(record.path)
+        path = self.settings.root / file
+        text = path.read_text("utf-8") if path.is_file() else None
+        return outputs.compare(record.path, file, text, record.examples, hint)
+
+    def outputs_file(self, page: str) -> str:
+        """Return the repository-relative path of a page's committed outputs."""
+        name = outputs.outputs_name(page.removeprefix(f"{self.settings.docs}/"))
+        return f"{self.settings.outputs}/{name}"
+
+    def all_failures(self) -> list[Failure]:
+        """Return every failure of the build, in order of path and line."""
+        pages = [failure for record in self.records.values() for failure in record.failures]
+        return sorted({*pages, *self.failures})
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+
+def settings_from(options: dict[str, object], root: Path, docs_dir: Path) -> Settings:
+    """Return settings from the options of a plugin or an extension; None means the default.
+
+    Parameters:
+        options: By name; unknown names are the caller's to refuse.
+        root: The repository.
+        docs_dir: The documentation folder.
+    """
+    names = {field.name for field in dataclasses.fields(Settings)} - {"root", "docs"}
+    given = {name: value for name, value in options.items() if name in names and value is not None}
+    docs = docs_dir.resolve()
+    relative = docs.relative_to(root.resolve()).as_posix() if docs.is_relative_to(root.resolve()) else docs.name
+    return dataclasses.replace(Settings(root=root, docs=relative), **given)  # type: ignore[arg-type]  # checked by the plugin

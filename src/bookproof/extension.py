@@ -1,0 +1,395 @@
+"""The Markdown extension: claims a page's python, bash and console fences, runs them, and shows what they said.
+
+It promises that every such fence of a page was run, or opted out with a reason, or is a failure: what SuperFences
+handed over is reconciled with a scan of the source that knows nothing of SuperFences. It works under any tool that
+renders Python-Markdown; alone it raises at the end of the first page with failures, with the plugin it collects them.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from markdown import Extension, Markdown
+from markdown.postprocessors import Postprocessor
+from markdown.preprocessors import Preprocessor
+from markdown.treeprocessors import Treeprocessor
+from markdown_exec import InsertHeadings, base_format, markdown_config
+from pymdownx.superfences import SuperFencesCodeExtension, SuperFencesException
+
+from bookproof.book import Book, settings_from
+from bookproof.examples import Example, Outcome, console_script, missing_host_facts
+from bookproof.options import FenceOptions, parse
+from bookproof.page import (
+    ALIASES,
+    CLAIMED,
+    DiagramRecord,
+    ExampleRecord,
+    Failure,
+    Fence,
+    PageRecord,
+    PageSource,
+    bad_snippets,
+    directives,
+    find_page,
+    scan,
+)
+
+_MARKERS = ("exec", "why", "session", "raises", "returncode", "result", "source")
+"""Options that show a fence was meant to run, whatever its language says."""
+_DIRECTIVES = ("production-map", "mutation", "evidence")
+
+
+class _State:
+    """The book that pages are written into, and the page being rendered."""
+
+    book: Book | None = None
+    shared: bool = False
+    """Whether the plugin opened the book."""
+    page: _PageRun | None = None
+
+
+def use(book: Book | None) -> None:
+    """Write the pages rendered from now on into this book; None: into one of the extension's own."""
+    _State.book, _State.shared, _State.page = book, book is not None, None
+
+
+class _PageRun:
+    """One page while it is rendered."""
+
+    def __init__(self, book: Book, source: PageSource, md: Markdown) -> None:
+        self.book, self.source, self.md = book, source, md
+        path = f"{book.settings.docs}/{source.path}" if source.path else "<text>"
+        self.record: PageRecord = book.begin(path, source.url)
+        self.waiting: list[Fence] = list(scan(source.text))
+        self.shown: dict[str, int] = {}
+        """HTML of each claimed fence that is to stand in the page, and its line."""
+        self.depth = 0
+        """How deep the conversion of printed Markdown is; above 0 a fence is output."""
+        self.treed = False
+        """Whether the tree is finished; before that, post-processing concerns a heading only."""
+        self.line = 0
+        """Line of the example whose output is being converted."""
+        self.ids: set[str] = set()
+        self.numbered: set[str] = set()
+        """Ids that were given by counting, because the author gave none."""
+        book.runner.open_page(path)
+
+    def fail(self, line: int, text: str) -> str:
+        """Note a failure and return the box that stands in the page for it."""
+        failure = Failure(self.record.path, line, text)
+        self.record.failures.append(failure)
+        first, _, rest = str(failure).partition("\n")
+        more = f"<pre><code>{escape(rest)}</code></pre>" if rest else ""
+        return f'<div class="admonition failure bookproof-failure" role="alert"><p>{escape(first)}</p>{more}</div>'
+
+    def take(self, language: str, written: dict[str, str], body: str) -> Fence | None:
+        """Return, and count as seen, the fence of the source that SuperFences handed over; None if it is not there."""
+        wanted = _plain(body)
+        same = [
+            fence
+            for fence in self.waiting
+            if fence.language == language and dict(fence.options) == written and not fence.problem
+        ]
+        exact = [fence for fence in same if _plain(fence.body) == wanted]
+        included = [fence for fence in same if "8<--" in fence.body]
+        for fence in (*exact, *included):
+            self.waiting.remove(fence)
+            return fence
+        return None
+
+
+def _plain(body: str) -> str:
+    return "\n".join(line.rstrip() for line in body.split("\n")).strip("\n")
+
+
+class BookproofExtension(Extension):
+    """Python-Markdown extension `bookproof`; to be listed after `pymdownx.superfences`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.config = {
+            "root": ["", "The repository; default: the parent of the documentation folder."],
+            "src": ["src", "The folder of the packages."],
+            "tests": ["tests", "The folder of the tests."],
+            "timeout_seconds": [10.0, "How long one example may take."],
+            "outputs": ["tests/outputs", "Where outputs are committed; empty: not compared."],
+            "mutations": ["tests/mutations.toml", "The mutations."],
+            "evidence": ["evidence/index.md", "The page that an article's end links to."],
+            "cache": [".bookproof", "Where passes are remembered; empty: nowhere."],
+            "environment": [{}, "Variables that every example sees."],
+            "host_facts": [{}, "Further host facts."],
+            "normalise": [{}, "Further normalisation rules."],
+        }
+        super().__init__(**kwargs)
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 (the base class's name)
+        """Register fences and processors.
+
+        Raises:
+            ValueError: SuperFences is not there yet.
+        """
+        fences = next((ext for ext in md.registeredExtensions if isinstance(ext, SuperFencesCodeExtension)), None)
+        if fences is None:
+            raise ValueError("markdown_extensions: list pymdownx.superfences before bookproof")
+        for language in (*CLAIMED, *ALIASES, "mermaid"):
+            fences.extend_super_fences(language, self._format, self._validate, None)
+        if _State.page is not None and _State.page.depth:
+            _follow_links(_State.page.md, md)
+        md.registerExtension(self)
+        md.preprocessors.register(_Begin(md, self), "bookproof_begin", 1000)
+        md.treeprocessors.register(_Treed(md), "bookproof_treed", -1000)
+        md.postprocessors.register(_End(md, self), "bookproof_end", -1000)
+
+    def begin(self, md: Markdown, lines: list[str]) -> None:
+        """Begin a page if this instance renders one, and not a part of one."""
+        source, page = find_page(md), _State.page
+        if source is None:
+            if page is not None:
+                return
+            source = PageSource("", "", Path.cwd(), md, {}, "\n".join(lines))
+        elif page is not None and page.source.key is source.key and page.md is not md:
+            return
+        book = _State.book
+        if book is None:
+            root = Path(self.getConfig("root") or source.docs_dir.parent)
+            book = _State.book = Book(settings_from(dict(self.getConfigs()), root, source.docs_dir))
+        if markdown_config.exts is None and "rendering_context" in md.preprocessors:
+            context: Any = md.preprocessors["rendering_context"]
+            markdown_config.save(context.config["markdown_extensions"], context.config["mdx_configs"])
+        _State.page = _PageRun(book, source, md)
+
+    def end(self, md: Markdown, html: str) -> str:
+        """Reconcile, close the page, and return its HTML."""
+        page = _State.page
+        if page is None or page.md is not md or not page.treed:
+            return html
+        _State.page = None
+        page.book.runner.close_page()
+        _reconcile(page, html)
+        for shown in page.shown:
+            # A block that printed headings comes back in a paragraph, which may not hold it.
+            html = html.replace(f"<p>{shown}\n</p>", shown)
+        closing = page.book.end(page.record)
+        page.book.finish(page.record)
+        html = f"{html}\n{closing}" if closing else html
+        return html if page.book.collecting else page.book.complete(html, page.record)
+
+    def _validate(
+        self, language: str, inputs: dict[str, str], options: dict[str, Any], _attrs: dict[str, Any], _md: Markdown
+    ) -> bool:
+        page = _State.page
+        if page is None:
+            return False
+        if page.depth and language != "mermaid":
+            # The shown source of a block, or a fence that it printed: text to highlight.
+            if "exec" in inputs:
+                page.fail(page.line, "an example printed a fence that asks to be run; only fences of the page are")
+            return False
+        options["written"] = dict(inputs)
+        return True
+
+    def _format(
+        self,
+        src: str,
+        language: str,
+        options: dict[str, Any],
+        md: Markdown,
+        classes: list[str] | None = None,  # noqa: ARG002
+        id_value: str = "",  # noqa: ARG002
+        attrs: dict[str, str] | None = None,  # noqa: ARG002
+    ) -> str:
+        page = _State.page
+        if page is None:
+            return escape(src)
+        try:
+            if language == "mermaid":
+                return _diagram(page, options["written"], src)
+            return _example(page, language, options["written"], src, md)
+        except Exception as error:
+            # SuperFences would swallow anything else and show the raw fence.
+            raise SuperFencesException(f"bookproof: {page.record.path}: {type(error).__name__}: {error}") from error
+
+
+class _Begin(Preprocessor):
+    def __init__(self, md: Markdown, extension: BookproofExtension) -> None:
+        super().__init__(md)
+        self._extension = extension
+
+    def run(self, lines: list[str]) -> list[str]:
+        self._extension.begin(self.md, lines)
+        return lines
+
+
+class _Treed(Treeprocessor):
+    def run(self, root: Element) -> None:  # noqa: ARG002 (the base class's signature)
+        if _State.page is not None and _State.page.md is self.md:
+            _State.page.treed = True
+
+
+class _End(Postprocessor):
+    def __init__(self, md: Markdown, extension: BookproofExtension) -> None:
+        super().__init__(md)
+        self._extension = extension
+
+    def run(self, text: str) -> str:
+        return self._extension.end(self.md, text)
+
+
+def _example(page: _PageRun, language: str, written: dict[str, str], code: str, md: Markdown) -> str:
+    """Check, run and show one claimed fence."""
+    fence = page.take(language, written, code)
+    line = fence.line if fence else 0
+    number = len(page.ids) + 1
+    options, complaints = parse(
+        language, tuple(written.items()) if fence is None else fence.options, page.book.settings
+    )
+    name = options.id or f"example-{number}"
+    if name in page.ids:
+        complaints.append(f"another example of this page has the id {name}")
+    page.ids.add(name)
+    if not options.id:
+        page.numbered.add(name)
+    complaints += page.book.runner.unknown_rules(options.normalise)
+    if language == "console" and options.execute:
+        complaints += console_script(code)[1]
+    if not code.strip():
+        complaints.append("the block is empty")
+    absent: tuple[str, ...] = ()
+    try:
+        absent = missing_host_facts(options.host, page.book.settings)
+    except ValueError as error:
+        complaints.append(str(error))
+    if complaints:
+        return "".join(page.fail(line, complaint) for complaint in complaints)
+    if not options.execute or absent:
+        status, detail = ("absent", ", ".join(absent)) if absent else ("off", options.why)
+        page.record.examples.append(ExampleRecord(name, line, language, code, "", status, detail))
+        return _wrapped(page, name, line, _shown_only(page, language, code, options, md), f"not run: {detail}", md)
+    outcome = page.book.runner.run(Example(name, line, language, code, options))
+    status = "failed" if outcome.failure else "passed"
+    record = ExampleRecord(name, line, language, code, outcome.output, status, rules=outcome.rules)
+    page.record.examples.append(record)
+    if outcome.failure:
+        return page.fail(outcome.line or line, outcome.failure)
+    return _wrapped(page, name, line, _shown(page, record, options, md), _note(options, outcome), md)
+
+
+def _shown(page: _PageRun, example: ExampleRecord, options: FenceOptions, md: Markdown) -> str:
+    """Return the HTML of a block that passed, as markdown-exec lays it out."""
+    console = example.language == "console"
+    source = "" if console or options.source == "none" else options.source
+    result, output = ("console" if console else options.result), example.output
+    if options.result == "none" or not output.strip():
+        result = output = ""
+    elif options.result == "html":
+        # Sealed from Markdown, laid out like any other output.
+        output = f"<div>{output}</div>" if "\n" in output else output
+    display = {**options.display, **({"title": options.display["title"]} if "title" in options.display else {})}
+    page.line, page.depth = example.line, page.depth + 1
+    try:
+        return str(
+            base_format(
+                language=example.language,
+                run=lambda *_arguments, **_options: output.rstrip("\n"),
+                code=example.code,
+                md=md,
+                html=options.result == "html",
+                source=source,
+                result="" if result in {"markdown", "html", "none"} else result,
+                tabs=options.tabs,
+                id=example.id,
+                extra=display if source else {},
+            )
+        )
+    finally:
+        page.depth -= 1
+
+
+def _shown_only(page: _PageRun, language: str, code: str, options: FenceOptions, md: Markdown) -> str:
+    """Return the HTML of a block that was not run."""
+    example = ExampleRecord(options.id, 0, ALIASES.get(language, language), code, "", "off")
+    if example.language == "console":
+        example = ExampleRecord(options.id, 0, "console", "", code, "off")
+        return _shown(page, example, FenceOptions(source="none", display=options.display), md)
+    return _shown(page, example, FenceOptions(display=options.display), md)
+
+
+def _wrapped(page: _PageRun, name: str, line: int, html: str, note: str, md: Markdown) -> str:
+    """Return a block's HTML in the element that names it, and keep markdown-exec's headings with it."""
+    if not html and not note:
+        return ""
+    element = f'<div class="bookproof-example" id="{escape(name if name in page.numbered else f"example-{name}")}">'
+    told = f'<p class="bookproof-note">{escape(note)}</p>' if note else ""
+    wrapped = f"{element}\n{html}\n{told}</div>"
+    page.shown[wrapped] = line
+    if InsertHeadings.name in md.treeprocessors:
+        headings: Any = md.treeprocessors[InsertHeadings.name]
+        found = headings.headings.pop(html, None)
+        if found:
+            headings.headings[wrapped] = found
+    return wrapped
+
+
+def _note(options: FenceOptions, outcome: Outcome) -> str:
+    parts = []
+    if options.raises:
+        parts.append(f"fails as it should: raises {options.raises}")
+    if options.returncode:
+        parts.append(f"fails as it should: exit code {options.returncode}")
+    if outcome.rules:
+        parts.append(f"normalised: {', '.join(outcome.rules)}")
+    return "; ".join(parts)
+
+
+def _diagram(page: _PageRun, written: dict[str, str], text: str) -> str:
+    """Note a Mermaid diagram, to be parsed by Mermaid, and return the element that the theme draws."""
+    line = page.line
+    if not page.depth:
+        fence = page.take("mermaid", written, text)
+        line = fence.line if fence else 0
+        for key in written:
+            page.fail(line, f"unknown option {key} of a mermaid fence")
+    page.record.diagrams.append(DiagramRecord(line, text, printed=bool(page.depth)))
+    return f'<pre class="{page.book.diagram_class}"><code>{escape(text, quote=False)}</code></pre>'
+
+
+def _reconcile(page: _PageRun, html: str) -> None:
+    """Note everything that the source holds and the page does not show."""
+    for fence in page.waiting:
+        claimed = fence.language.lower() in {*CLAIMED, *ALIASES, "mermaid"}
+        options = [key for key, _ in fence.options if key in _MARKERS]
+        if fence.problem and (claimed or options or "exec" in fence.problem):
+            page.fail(fence.line, f"this fence would not have run: {fence.problem}")
+        elif claimed:
+            page.fail(
+                fence.line, "this fence would not have run: the renderer did not take it for a fence (indentation?)"
+            )
+        elif options:
+            told = f"is no language that is run: {', '.join(CLAIMED)} are"
+            page.fail(fence.line, f"this fence would not have run: {fence.language or 'an empty name'} {told}")
+    for shown, line in page.shown.items():
+        if shown not in html:
+            page.fail(line, "this fence ran, but the page does not show it: it stands in an indented code block")
+    _reconcile_directives(page)
+
+
+def _reconcile_directives(page: _PageRun) -> None:
+    for number, text in bad_snippets(page.source.text):
+        page.fail(number, f"this snippet line would be printed, not followed: {text} (quote the file's name)")
+    for number, name, argument in directives(page.source.text):
+        if name not in _DIRECTIVES:
+            page.fail(number, f"unknown directive {name!r}: known are {', '.join(_DIRECTIVES)}")
+        elif (name == "mutation") != bool(argument):
+            page.fail(
+                number, "a mutation directive names one mutation" if name == "mutation" else f"{name} takes no argument"
+            )
+
+
+def _follow_links(outer: Markdown, inner: Markdown) -> None:
+    """Let links that a block prints be rewritten and checked by MkDocs like those of the page itself."""
+    if "relpath" in outer.treeprocessors:
+        processor: Any = outer.treeprocessors["relpath"]
+        inner.bookproof_inner = True  # told apart from the page's own instance
+        inner.treeprocessors.register(type(processor)(processor.file, processor.files, processor.config), "relpath", 0)

@@ -1,0 +1,217 @@
+"""The MkDocs plugin: opens the book, lets every page collect its failures, and publishes all of it or nothing.
+
+It promises that a build with a failure anywhere ends with a non-zero exit at every verbosity, names all failures of
+all pages in one run, and leaves no site behind, strict mode's own abort included; and that `mkdocs serve` shows a
+failure in its page and lives on. What a page shows is checked by the extension; this module decides only when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from markdown_exec import markdown_config
+from mkdocs import utils
+from mkdocs.config import base
+from mkdocs.config import config_options as c
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.plugins import BasePlugin, event_priority
+from mkdocs.structure.files import Files
+
+from bookproof import extension, outputs
+from bookproof.book import Book, settings_from
+from bookproof.page import Failure, PageRecord
+
+_log = logging.getLogger("mkdocs.plugins.bookproof")
+
+
+class BookproofConfig(base.Config):
+    """Options of the plugin; `bookproof.options.Settings` says what each one means."""
+
+    root = c.Optional(c.Type(str))
+    src = c.Type(str, default="src")
+    tests = c.Type(str, default="tests")
+    timeout_seconds = c.Type((int, float), default=10.0)
+    outputs = c.Type(str, default="tests/outputs")
+    mutations = c.Type(str, default="tests/mutations.toml")
+    evidence = c.Type(str, default="evidence/index.md")
+    cache = c.Type(str, default=".bookproof")
+    environment = c.Type(dict, default={})
+    host_facts = c.Type(dict, default={})
+    normalise = c.Type(dict, default={})
+    report = c.Type(str, default="")
+
+
+class BookproofPlugin(BasePlugin[BookproofConfig]):
+    """MkDocs plugin `bookproof`."""
+
+    def __init__(self) -> None:
+        self._serving = False
+        self._book: Book | None = None
+        self._root = Path()
+
+    def on_startup(self, *, command: Literal["build", "gh-deploy", "serve"], dirty: bool) -> None:  # noqa: ARG002
+        """Remember whether failures end the process or stand in the page."""
+        self._serving = command == "serve"
+
+    @event_priority(-50)
+    def on_config(self, config: MkDocsConfig) -> MkDocsConfig:
+        """Open a new book, and see that the extension is there."""
+        config_file = Path(config.config_file_path or "mkdocs.yml")
+        self._root = (config_file.parent / (self.config.root or ".")).resolve()
+        settings = settings_from(dict(self.config), self._root, Path(config.docs_dir))
+        self._close()
+        accepting = os.environ.get("BOOKPROOF_ACCEPT")
+        named = os.environ.get("SITE_COMMIT")
+        self._book = Book(
+            settings,
+            collecting=True,
+            serving=self._serving,
+            accepting=accepting is not None,
+            cached=not named and accepting is None,
+        )
+        extension.use(self._book)
+        _list_extension(config)
+        config.watch.extend(
+            str(folder) for folder in (self._root / settings.src, self._root / settings.tests) if folder.is_dir()
+        )
+        return config
+
+    @event_priority(-100)
+    def on_env(self, env: Any, *, config: MkDocsConfig, files: Files) -> Any:
+        """End the build if any page has a failure; in serve mode tell it and go on."""
+        book = self._open_book
+        book.close()
+        for file in files.documentation_pages():
+            page = file.page
+            if page is not None and page.content is not None:
+                record = book.records.get(f"{book.settings.docs}/{file.src_uri}")
+                if record is not None:
+                    page.content = book.complete(page.content, record)
+        if book.accepting:
+            _accept(book, os.environ.get("BOOKPROOF_ACCEPT", ""))
+        self._settle(config)
+        return env
+
+    @event_priority(-100)
+    def on_post_build(self, *, config: MkDocsConfig) -> None:
+        """Write what is written last."""
+        self._settle(config)
+
+    def on_build_error(self, *, error: Exception) -> None:  # noqa: ARG002
+        """Leave no site behind: whatever ended the build, what is there is not to be published."""
+        self._close()
+        if not self._serving and self._site is not None:
+            with contextlib.suppress(OSError):
+                utils.clean_directory(str(self._site))
+
+    def on_shutdown(self) -> None:
+        """End the worker."""
+        self._close()
+
+    _site: Path | None = None
+
+    @property
+    def _open_book(self) -> Book:
+        if self._book is None:
+            raise PluginError("bookproof: no build was begun")
+        return self._book
+
+    def _close(self) -> None:
+        if self._book is not None:
+            self._book.close()
+        extension.use(None)
+
+    def _settle(self, config: MkDocsConfig) -> None:
+        """Tell all failures; end the build if it is one to be published."""
+        book = self._open_book
+        failures = book.all_failures()
+        self._site = Path(config.site_dir)
+        if report := os.environ.get("BOOKPROOF_REPORT") or self.config.report:
+            Path(report).write_text(report_json(book.records.values(), failures), "utf-8")
+        if not failures:
+            return
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            print("\n".join(annotation(failure) for failure in failures), flush=True)  # noqa: T201 (read by the runner)
+        if self._serving:
+            for failure in failures:
+                _log.error("%s", failure)
+            return
+        count = "1 failure" if len(failures) == 1 else f"{len(failures)} failures"
+        raise PluginError("\n".join(("bookproof: " + count, *map(str, failures))))
+
+
+def annotation(failure: Failure) -> str:
+    """Return a failure as a workflow command that marks its line in a review."""
+    escaped = failure.text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    line = f",line={failure.line}" if failure.line else ""
+    return f"::error file={failure.path}{line},title=bookproof::{escaped}"
+
+
+def report_json(records: Any, failures: list[Failure]) -> str:
+    """Return what a build did, for a program: failures, and each page's examples by status."""
+    pages = {
+        record.path: {
+            "examples": [{"id": one.id, "line": one.line, "status": one.status} for one in record.examples],
+        }
+        for record in records
+    }
+    told = [{"path": failure.path, "line": failure.line, "text": failure.text} for failure in failures]
+    return json.dumps({"failures": told, "pages": pages}, indent=2, sort_keys=True) + "\n"
+
+
+def _list_extension(config: MkDocsConfig) -> None:
+    """See that SuperFences and the extension are listed, in this order, and tell markdown-exec what is listed."""
+    names = config.markdown_extensions
+    if "pymdownx.superfences" not in names:
+        names.append("pymdownx.superfences")
+    if "bookproof" in names:
+        names.remove("bookproof")
+    names.append("bookproof")
+    if "pymdownx.snippets" in names:
+        config.mdx_configs.setdefault("pymdownx.snippets", {}).setdefault("check_paths", True)
+    highlight = config.mdx_configs.get("pymdownx.highlight", {})
+    if highlight.get("anchor_linenums"):
+        raise PluginError(
+            "bookproof: pymdownx.highlight: anchor_linenums repeats ids in executed blocks; set it to false"
+        )
+    markdown_config.save(names, config.mdx_configs)
+
+
+def _accept(book: Book, page: str) -> None:
+    """Write the outputs of one page, or of all, where the next build compares them."""
+    folder = book.settings.root / book.settings.outputs
+    written = set()
+    for record in book.records.values():
+        file = book.settings.root / book.outputs_file(record.path)
+        written.add(file)
+        if page and not _is_named(record, page, book.settings.docs):
+            continue
+        failed = {example.id for example in record.examples if example.status == "failed"}
+        if failed or record.failures:
+            continue
+        known = outputs.read(file.read_text("utf-8")) if file.is_file() else {}
+        kept = {
+            example.id: example.output if example.status == "passed" else known[example.id].output
+            for example in record.examples
+            if example.status == "passed" or (example.status == "absent" and example.id in known)
+        }
+        if kept:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(outputs.write(kept), "utf-8")
+        else:
+            file.unlink(missing_ok=True)
+    if not page:
+        for file in folder.rglob("*.txt"):
+            if file not in written:
+                file.unlink()
+
+
+def _is_named(record: PageRecord, page: str, docs: str) -> bool:
+    name = page.removeprefix(f"{docs}/").removesuffix(".md").removesuffix(".txt")
+    return record.path == f"{docs}/{name}.md" or record.path.endswith(f"/{name}.md")
