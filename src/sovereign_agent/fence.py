@@ -29,7 +29,7 @@ class SessionClaim:
     incarnation: int
     """The fencing token: greater than that of every earlier claim of this session."""
     expires_at: datetime
-    """When the lease ends as this object knows it. The ledger's row decides, which a later renewal may have extended."""
+    """When the lease ends as this object knows it. The ledger's row decides: a later renewal may have extended it."""
 
     def __post_init__(self) -> None:
         checked_id("session_id", self.session_id)
@@ -39,6 +39,16 @@ class SessionClaim:
         if not 1 <= self.incarnation <= _LARGEST_INTEGER:
             raise ValueError(f"incarnation must lie between 1 and {_LARGEST_INTEGER}: {self.incarnation}")
         as_utc("expires_at", self.expires_at)
+
+
+def checked_claim(claim: object) -> None:
+    """Refuse what is no claim.
+
+    Raises:
+        TypeError: `claim` is no `SessionClaim`.
+    """
+    if not isinstance(claim, SessionClaim):
+        raise TypeError(f"claim must be a SessionClaim, not {type(claim).__name__}: {shorten(claim)}")
 
 
 class Lapse(StrEnum):
@@ -167,37 +177,34 @@ def stale(claim: SessionClaim, why: str) -> Refusal:
 
 def mark(tx: Transaction, holding: Holding, ended: Lapse, now: datetime) -> None:
     """Mark in its row a claim that was found lapsed, and the lease of its host where that is the reason."""
+    if holding.ended is not None:  # marked before; its host may have started a new boot since
+        return
     claim = holding.claim
-    changed = tx.run(
+    tx.run(
         "UPDATE session_claims SET ended = :ended, ended_at = :at "
-        "WHERE session_id = :session_id AND incarnation = :incarnation AND ended IS NULL",
+        "WHERE session_id = :session_id AND incarnation = :incarnation",
         ended=ended,
         at=to_text(now),
         session_id=claim.session_id,
         incarnation=claim.incarnation,
     )
-    if changed:
-        tx.event(
-            "session.lapsed",
-            claim.session_id,
-            at=now,
-            host_id=claim.host_id,
-            incarnation=claim.incarnation,
-            reason=ended,
-        )
+    tx.event(
+        "session.lapsed", claim.session_id, at=now, host_id=claim.host_id, incarnation=claim.incarnation, reason=ended
+    )
     if ended is Lapse.HOST_EXPIRED:
-        mark_host(tx, claim.host_id, now)
+        mark_host(tx, claim.host_id, holding.boot, now)
 
 
-def mark_host(tx: Transaction, host_id: str, now: datetime) -> None:
+def mark_host(tx: Transaction, host_id: str, boot: int, now: datetime) -> None:
     """Mark in its row the lease of a host that was found expired."""
-    row = tx.one(
-        "UPDATE hosts SET expired_at = :at WHERE host_id = :host_id AND expired_at IS NULL RETURNING boot",
+    changed = tx.run(
+        "UPDATE hosts SET expired_at = :at WHERE host_id = :host_id AND boot = :boot AND expired_at IS NULL",
         at=to_text(now),
         host_id=host_id,
+        boot=boot,
     )
-    if row is not None:
-        tx.event("host.expired", host_id, at=now, boot=row["boot"])
+    if changed:
+        tx.event("host.expired", host_id, at=now, boot=boot)
 
 
 @contextmanager
@@ -254,8 +261,7 @@ def apart(ledger: Ledger, refusal: Refusal, keep: Callable[[Transaction, Refusal
 
 def _latest(tx: Transaction, claim: SessionClaim) -> Holding:
     """Return the latest claim of the session if it is this one; refuse otherwise."""
-    if not isinstance(claim, SessionClaim):
-        raise TypeError(f"claim must be a SessionClaim, not {type(claim).__name__}: {shorten(claim)}")
+    checked_claim(claim)
     holding = read_holding(tx, claim.session_id)
     if holding is None:
         raise stale(claim, "the ledger holds no claim of this session")
