@@ -5,7 +5,7 @@ twice on a page, and that neither HTML, SVG, CSS nor script names another host t
 with failures; it runs nothing, asks no network, and does not know whether a link to another site still works.
 
 How it is called: `check_site(site_dir, site_url=…, sources=…)` after the site is written, by the plugin or by hand.
-`sources` maps each page's file in the site (`lessons/x/index.html`) to the `PageSource` it was rendered from. With it,
+`sources` maps each page's file in the site (`lessons/x/index.html`) to the `Origin` it was rendered from. With it,
 a link that the page wrote or printed is reported at its line of the source; one that came from a docstring or a
 template is reported by page and address. Every page in `sources` is expected to exist.
 
@@ -75,7 +75,7 @@ _FENCE = re.compile(r"^[\s>]*(`{3,}|~{3,})")
 
 
 @dataclass(frozen=True, slots=True)
-class PageSource:
+class Origin:
     """What a page was rendered from, so that a failure can name the line to mend."""
 
     path: str
@@ -123,7 +123,7 @@ def check_site(
     *,
     site_url: str | None = None,
     expected: Collection[str] = (),
-    sources: Mapping[str, PageSource] | None = None,
+    sources: Mapping[str, Origin] | None = None,
     allowed_hosts: Collection[str] = NAMESPACE_HOSTS,
 ) -> list[Failure]:
     """Check a built site.
@@ -160,7 +160,7 @@ class _Site:
     """The files of one site, each page read once."""
 
     def __init__(
-        self, folder: Path, site_url: str | None, sources: Mapping[str, PageSource], allowed_hosts: frozenset[str]
+        self, folder: Path, site_url: str | None, sources: Mapping[str, Origin], allowed_hosts: frozenset[str]
     ) -> None:
         self.folder = folder
         self.sources = sources
@@ -315,7 +315,7 @@ class _Site:
         return ""
 
 
-def _shown(sources: Mapping[str, PageSource], name: str) -> str:
+def _shown(sources: Mapping[str, Origin], name: str) -> str:
     return sources[name].path if name in sources else name
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bookproof import diagrams
-from bookproof.check import PageSource, check_site
+from bookproof.check import Origin, check_site
 
 URL = "https://book.example/base/"
 
@@ -160,7 +160,7 @@ def test_the_site_address_is_read_from_the_front_page_when_it_is_not_given(tmp_p
 
 
 def test_expected_pages_are_asked_for_by_name_and_by_source(tmp_path: Path) -> None:
-    sources = {"a/index.html": PageSource("docs/a.md"), "index.html": PageSource("docs/index.md")}
+    sources = {"a/index.html": Origin("docs/a.md"), "index.html": Origin("docs/index.md")}
     assert found(site(tmp_path, index=""), expected=["b/index.html"], sources=sources) == [
         "b/index.html: expected page b/index.html is not in the site",
         "docs/a.md: expected page a/index.html is not in the site",
@@ -195,8 +195,8 @@ def test_a_link_is_reported_where_it_was_written_or_printed_else_by_page_and_add
         '<a href="../from-a-template/">x</a>'
     ).replace("../gone.md", "gone.md")
     sources = {
-        "dir/a/index.html": PageSource("docs/dir/a.md", SOURCE, ((8, "[five](printed.md)\n[six](made-0.md)\n"),)),
-        "dir/b/index.html": PageSource("docs/dir/b.md", "# B"),
+        "dir/a/index.html": Origin("docs/dir/a.md", SOURCE, ((8, "[five](printed.md)\n[six](made-0.md)\n"),)),
+        "dir/b/index.html": Origin("docs/dir/b.md", "# B"),
     }
     site(tmp_path, **{"dir/a": html, "dir/b": ""})
     nowhere = "leads nowhere: the site has no dir"
@@ -216,12 +216,12 @@ def test_a_link_is_reported_where_it_was_written_or_printed_else_by_page_and_add
 
 def test_with_a_record_markers_in_pages_that_show_source_code_are_no_failures(tmp_path: Path) -> None:
     site(tmp_path, index="", **{"source/check.py.html": "--8&lt;--"})
-    assert found(tmp_path, sources={"index.html": PageSource("docs/index.md")}) == []
+    assert found(tmp_path, sources={"index.html": Origin("docs/index.md")}) == []
 
 
 def test_a_marker_that_the_page_escaped_may_be_shown(tmp_path: Path) -> None:
     site(tmp_path, index="--8&lt;-- x")
-    assert found(tmp_path, sources={"index.html": PageSource("docs/index.md", ";--8<-- x")}) == []
+    assert found(tmp_path, sources={"index.html": Origin("docs/index.md", ";--8<-- x")}) == []
 
 
 def test_a_host_can_be_allowed_in_scripts_by_name(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_a_material_site_is_clean_once_its_script_names_no_other_host(tmp_path: 
         )
         return tmp_path / "site"
 
-    sources = {"index.html": PageSource("docs/index.md", index)}
+    sources = {"index.html": Origin("docs/index.md", index)}
     assert {text.partition(": ")[0] for text in found(build())} == {
         path.relative_to(tmp_path / "site").as_posix() for path in (tmp_path / "site").rglob("bundle.*.js")
     }
@@ -273,7 +273,7 @@ def test_a_material_site_is_clean_once_its_script_names_no_other_host(tmp_path: 
     index += "\n[c](c.md)\n\n[d](b.md#three)\n\n![](https://e.example/x.png)\n"
     (tmp_path / "docs" / "index.md").write_text(index)
     diagrams.cut_other_hosts(build())
-    sources = {"index.html": PageSource("docs/index.md", index), "b/index.html": PageSource("docs/b.md")}
+    sources = {"index.html": Origin("docs/index.md", index), "b/index.html": Origin("docs/b.md")}
     assert found(tmp_path / "site", sources=sources) == [
         "docs/index.md:5: link 'c.md' leads nowhere: the site has no c.md",
         "docs/index.md:7: link 'b/#three' leads to no place: b/index.html has no id 'three'",
