@@ -1,0 +1,427 @@
+"""Pulse: one durable signal starts at most one run, under one run id, however often and by however many it is asked.
+
+It promises that a recorded signal is judged by the gate until one answer of it was stored, that a signal which
+qualified keeps its run id over every attempt, and that a signal which fails holds up no other. It does not promise that
+a payload runs once: like a watcher's, it is offered again after a crash and must use the run id as its idempotency key.
+A gate's "no" is final, since a signal never changes: what should be judged again is a new signal.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from .clock import from_text, later, seconds, to_text
+from .errors import Category, Refusal
+from .ledger import Ledger, Transaction, checked_id, recorded
+from .schedule import failure_text, json_object, lease_is_over, whole_number
+
+_COMMIT_TRIES = 3
+
+
+class PulseStatus(StrEnum):
+    """What one pass came to for one signal."""
+
+    RUNNING = "RUNNING"
+    """Another call claimed it while this one asked the gate."""
+    REPLAYED = "REPLAYED"
+    """Another call settled it meanwhile; what this one would have done was dropped."""
+    NO_FIRE = "NO_FIRE"
+    """The gate declined; this signal is not judged again."""
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    """The gate or the payload failed; the signal is tried again later."""
+    GIVEN_UP = "GIVEN_UP"
+    """It failed for the last time."""
+
+
+class SignalStatus(StrEnum):
+    """Where a signal stands in the ledger."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    FAILED = "FAILED"
+    """To be tried again."""
+    SUCCEEDED = "SUCCEEDED"
+    DECLINED = "DECLINED"
+    GIVEN_UP = "GIVEN_UP"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A fact of the domain, as recorded."""
+
+    signal_id: str
+    kind: str
+    payload: dict[str, object]
+    recorded_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SignalState:
+    """What became of a signal so far."""
+
+    signal_id: str
+    kind: str
+    status: SignalStatus
+    run_id: str | None
+    """Given by its first claim, and never another."""
+    attempt: int
+    failure_count: int
+    interruptions: int
+    """Attempts that ended without success or failure: killed, interrupted, or outlived by their lease."""
+    recorded_at: datetime
+    due_at: datetime
+    """Not tried before this."""
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PulseResult:
+    """What one pass came to for one signal."""
+
+    signal_id: str
+    status: PulseStatus
+    run_id: str | None
+    detail: str
+    """One sentence for a person."""
+
+
+Gate = Callable[[Signal], bool]
+"""Decides whether a signal qualifies; a pure function of the signal is all that it should be."""
+PulsePayload = Callable[[str, Signal], object]
+"""Gets `(run_id, signal)`; what it returns is ignored, what it raises is a failure."""
+
+
+def record_signal(
+    ledger: Ledger, signal_id: str, kind: str, payload: dict[str, object], *, now: datetime | None = None
+) -> bool:
+    """Record a signal once; a sender may repeat it.
+
+    Parameters:
+        ledger: The ledger.
+        signal_id: The sender's id of this fact.
+        kind: What sort of fact it is.
+        payload: A JSON object of at most 16 KiB.
+        now: Aware instant; the ledger's clock when omitted.
+
+    Returns:
+        True if it is new, False if exactly this signal was recorded before.
+
+    Raises:
+        Refusal: `category="signal"` if the id was recorded with another kind or payload.
+        TypeError: An argument has the wrong type.
+        ValueError: An id is malformed, or the payload is no JSON object or too large.
+    """
+    checked_id("signal_id", signal_id)
+    checked_id("kind", kind)
+    content = json_object("payload", payload)
+    at = ledger.now(now)
+    with recorded(ledger, at), ledger.write() as tx:
+        added = tx.run(
+            "INSERT INTO signals (signal_id, kind, payload, recorded_at, due_at) "
+            "VALUES (:id, :kind, :content, :now, :now) ON CONFLICT (signal_id) DO NOTHING",
+            id=signal_id,
+            kind=kind,
+            content=content,
+            now=to_text(at),
+        )
+        if added:
+            tx.event("pulse.recorded", signal_id, at=at, signal_kind=kind)
+            return True
+        row = tx.one("SELECT kind, payload FROM signals WHERE signal_id = :id", id=signal_id)
+        differing = [] if row is None else [k for k, v in (("kind", kind), ("payload", content)) if row[k] != v]
+        if differing:
+            why = f"it was recorded with another {' and '.join(differing)}"
+            raise Refusal(Category.SIGNAL, signal_id, why, "a signal never changes: record a new one under its own id")
+        return False
+
+
+def list_signals(ledger: Ledger) -> tuple[SignalState, ...]:
+    """Return what became of every signal, in the order in which they were recorded."""
+    with ledger.read() as tx:
+        rows = tx.all("SELECT * FROM signals ORDER BY seq")
+    return tuple(
+        SignalState(
+            signal_id=row["signal_id"],
+            kind=row["kind"],
+            status=SignalStatus(row["status"]),
+            run_id=row["run_id"],
+            attempt=row["attempt"],
+            failure_count=row["failure_count"],
+            interruptions=row["interruptions"],
+            recorded_at=from_text(row["recorded_at"]),
+            due_at=from_text(row["due_at"]),
+            error=row["error"],
+        )
+        for row in rows
+    )
+
+
+def run_pulse(
+    ledger: Ledger,
+    gate: Gate,
+    payload: PulsePayload,
+    *,
+    max_failures: int = 3,
+    retry_seconds: float = 60,
+    lease_seconds: float = 120,
+    now: datetime | None = None,
+) -> tuple[PulseResult, ...]:
+    """Make one pass over the signals that are due, oldest first, each at most once; a failure stops nobody else.
+
+    Both callables run outside any transaction. A callable that never returns does stop the pass.
+
+    Parameters:
+        ledger: The ledger.
+        gate: Returns True if the signal qualifies for a run. False is final: the signal is not judged again.
+        payload: Gets `(run_id, signal)`.
+        max_failures: After this many failures of gate and payload together a signal is given up, at least 1.
+        retry_seconds: Delay after a failure, in seconds.
+        lease_seconds: How long a payload may run before the signal may be offered again, in seconds, at least 1.
+        now: The instant of the whole call, completion included; the ledger's clock when omitted.
+
+    Returns:
+        One result for each signal that this pass asked the gate about.
+
+    Raises:
+        Refusal: `category="ledger"` inside a transaction, or when the ledger fails.
+        TypeError: An argument has the wrong type.
+        ValueError: A number is out of range.
+        BaseException: What is no `Exception` (KeyboardInterrupt, SystemExit) frees the signal for retry and goes on.
+    """
+    ledger.refuse_inside_transaction("run_pulse")
+    bounds = _Bounds(
+        whole_number("max_failures", max_failures),
+        seconds("retry_seconds", retry_seconds, minimum=0),
+        seconds("lease_seconds", lease_seconds),
+    )
+    at = ledger.now(now)
+    with ledger.read() as tx:
+        rows = tx.all(
+            "SELECT signal_id FROM signals WHERE status IN ('WAITING', 'RUNNING', 'FAILED') AND due_at <= :now "
+            "ORDER BY seq",
+            now=to_text(at),
+        )
+    results = (_try_signal(ledger, row["signal_id"], gate, payload, bounds, now) for row in rows)
+    return tuple(result for result in results if result is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    max_failures: int
+    retry: timedelta
+    lease: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What a commit must present."""
+
+    signal_id: str
+    run_id: str
+    attempt: int
+
+
+def _try_signal(
+    ledger: Ledger, signal_id: str, gate: Gate, payload: PulsePayload, bounds: _Bounds, now: datetime | None
+) -> PulseResult | None:
+    at = ledger.now(now)
+    row = _enter(ledger, signal_id, at)
+    if row is None:
+        return None
+    fires, failure, signal = False, None, None
+    try:
+        signal = Signal(signal_id, row["kind"], _object(row["payload"]), from_text(row["recorded_at"]))
+        fires = _checked(gate(signal))
+    except Exception as error:
+        failure = failure_text(error)
+    at = ledger.now(now)
+    with ledger.write() as tx:
+        current = _load(tx, signal_id)
+        if current["revision"] != row["revision"]:
+            return _overtaken(ledger, current, at)
+        if failure is not None or signal is None:
+            return _store_failure(tx, current, failure or "", bounds, at)
+        if not fires:
+            _end(tx, signal_id, SignalStatus.DECLINED, at)
+            tx.event("pulse.declined", signal_id, at=at)
+            return PulseResult(signal_id, PulseStatus.NO_FIRE, None, "the gate declined; it is not asked again")
+        claim = _store_claim(ledger, tx, current, bounds, at)
+    return _run_payload(ledger, claim, payload, signal, bounds, now)
+
+
+def _enter(ledger: Ledger, signal_id: str, at: datetime) -> sqlite3.Row | None:
+    """Return the signal if it may be tried; mark a lease that is over."""
+    with ledger.read() as tx:
+        row = _load(tx, signal_id)
+    if not _is_open(row, at) or _is_live(ledger, row, at):
+        return None
+    if row["status"] != SignalStatus.RUNNING or row["lease_expired_at"] is not None:
+        return row
+    with ledger.write() as tx:
+        row = _load(tx, signal_id)
+        if not _is_open(row, at) or _is_live(ledger, row, at):
+            return None
+        if row["status"] == SignalStatus.RUNNING and row["lease_expired_at"] is None:
+            tx.run(
+                "UPDATE signals SET lease_expired_at = :now, interruptions = interruptions + 1, "
+                "revision = revision + 1 WHERE signal_id = :id",
+                now=to_text(at),
+                id=signal_id,
+            )
+            tx.event("pulse.lease_expired", signal_id, at=at, run_id=row["run_id"], attempt=row["attempt"])
+        return _load(tx, signal_id)
+
+
+def _run_payload(
+    ledger: Ledger, claim: _Claim, payload: PulsePayload, signal: Signal, bounds: _Bounds, now: datetime | None
+) -> PulseResult:
+    failure: str | None = None
+    try:
+        try:
+            payload(claim.run_id, signal)
+        except Exception as error:
+            failure = failure_text(error)
+        return _commit(ledger, claim, failure, bounds, ledger.now(now))
+    except Exception:
+        raise
+    except BaseException as stop:
+        with suppress(Refusal):  # the lease then frees it later
+            _store_interruption(ledger, claim, stop, ledger.now(now))
+        raise
+
+
+def _commit(ledger: Ledger, claim: _Claim, failure: str | None, bounds: _Bounds, at: datetime) -> PulseResult:
+    """Store the outcome; a ledger that is busy is tried again, since the payload has run."""
+    tries = _COMMIT_TRIES
+    while True:
+        tries -= 1
+        try:
+            with ledger.write() as tx:
+                row = _load(tx, claim.signal_id)
+                if not _is_held(row, claim):
+                    detail = f"attempt {claim.attempt} was taken over; its result is dropped"
+                    return PulseResult(claim.signal_id, PulseStatus.REPLAYED, claim.run_id, detail)
+                if failure is not None:
+                    return _store_failure(tx, row, failure, bounds, at)
+                _end(tx, claim.signal_id, SignalStatus.SUCCEEDED, at)
+                tx.event("pulse.succeeded", claim.signal_id, at=at, run_id=claim.run_id, attempt=claim.attempt)
+                return PulseResult(claim.signal_id, PulseStatus.SUCCEEDED, claim.run_id, f"attempt {claim.attempt}")
+        except Refusal as refusal:
+            if tries == 0:
+                refusal.add_note(f"The payload of {claim.run_id} has run; it is offered again once its lease is over.")
+                raise
+
+
+def _store_claim(ledger: Ledger, tx: Transaction, row: sqlite3.Row, bounds: _Bounds, at: datetime) -> _Claim:
+    claim = _Claim(row["signal_id"], row["run_id"] or ledger.ids.new("run"), row["attempt"] + 1)
+    tx.run(
+        "UPDATE signals SET status = 'RUNNING', run_id = :run_id, attempt = :attempt, holder = :holder, error = NULL, "
+        "lease_expires_at = :lease, lease_expired_at = NULL, revision = revision + 1 WHERE signal_id = :id",
+        run_id=claim.run_id,
+        attempt=claim.attempt,
+        holder=ledger.actor,
+        lease=to_text(later(at, bounds.lease)),
+        id=claim.signal_id,
+    )
+    tx.event("pulse.claimed", claim.signal_id, at=at, run_id=claim.run_id, attempt=claim.attempt)
+    return claim
+
+
+def _store_failure(tx: Transaction, row: sqlite3.Row, failure: str, bounds: _Bounds, at: datetime) -> PulseResult:
+    """Count a failure of the gate or the payload; at the bound, give the signal up."""
+    count = row["failure_count"] + 1
+    last = count >= bounds.max_failures
+    tx.run(
+        "UPDATE signals SET status = :status, failure_count = :count, error = :error, due_at = :due, "
+        "ended_at = :ended, revision = revision + 1 WHERE signal_id = :id",
+        status=str(SignalStatus.GIVEN_UP if last else SignalStatus.FAILED),
+        count=count,
+        error=failure,
+        due=to_text(later(at, bounds.retry)),
+        ended=to_text(at) if last else None,
+        id=row["signal_id"],
+    )
+    tx.event(
+        "pulse.given_up" if last else "pulse.failed",
+        row["signal_id"],
+        at=at,
+        run_id=row["run_id"],
+        failures=count,
+        error=failure.split(":", 1)[0],
+    )
+    status = PulseStatus.GIVEN_UP if last else PulseStatus.FAILED
+    return PulseResult(row["signal_id"], status, row["run_id"], f"{count} of {bounds.max_failures}: {failure}")
+
+
+def _store_interruption(ledger: Ledger, claim: _Claim, stop: BaseException, at: datetime) -> None:
+    """Free the signal: it is due at once, and the attempt is no failure, since nobody knows how it would have ended."""
+    with ledger.write() as tx:
+        if not _is_held(_load(tx, claim.signal_id), claim):
+            return
+        tx.run(
+            "UPDATE signals SET status = 'FAILED', error = :error, interruptions = interruptions + 1, "
+            "revision = revision + 1 WHERE signal_id = :id",
+            error=f"interrupted by {type(stop).__name__}",
+            id=claim.signal_id,
+        )
+        tx.event("pulse.interrupted", claim.signal_id, at=at, run_id=claim.run_id, attempt=claim.attempt)
+
+
+def _end(tx: Transaction, signal_id: str, status: SignalStatus, at: datetime) -> None:
+    tx.run(
+        "UPDATE signals SET status = :status, ended_at = :now, error = NULL, revision = revision + 1 "
+        "WHERE signal_id = :id",
+        status=str(status),
+        now=to_text(at),
+        id=signal_id,
+    )
+
+
+def _overtaken(ledger: Ledger, row: sqlite3.Row, at: datetime) -> PulseResult:
+    live = _is_live(ledger, row, at)
+    detail = "another call claimed it meanwhile" if live else "another call settled it meanwhile"
+    return PulseResult(row["signal_id"], PulseStatus.RUNNING if live else PulseStatus.REPLAYED, row["run_id"], detail)
+
+
+def _is_open(row: sqlite3.Row, at: datetime) -> bool:
+    unfinished = (SignalStatus.WAITING, SignalStatus.RUNNING, SignalStatus.FAILED)
+    return row["status"] in unfinished and from_text(row["due_at"]) <= at
+
+
+def _is_live(ledger: Ledger, row: sqlite3.Row, at: datetime) -> bool:
+    if row["status"] != SignalStatus.RUNNING or row["lease_expired_at"] is not None:
+        return False
+    own = row["holder"] == ledger.actor
+    return not lease_is_over(from_text(row["lease_expires_at"]), at, own=own, skew=ledger.max_clock_skew)
+
+
+def _is_held(row: sqlite3.Row, claim: _Claim) -> bool:
+    """Tell whether an attempt is still the latest one: the attempt is the fence."""
+    return bool(row["status"] == SignalStatus.RUNNING and row["attempt"] == claim.attempt)
+
+
+def _load(tx: Transaction, signal_id: str) -> sqlite3.Row:
+    row = tx.one("SELECT * FROM signals WHERE signal_id = :id", id=signal_id)
+    if row is None:
+        raise Refusal(Category.SIGNAL, signal_id, "it is gone from the ledger", "record it again")
+    return row
+
+
+def _object(text: str) -> dict[str, object]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise TypeError(f"the recorded payload is no JSON object but {type(value).__name__}")
+    return value
+
+
+def _checked(answer: object) -> bool:
+    if not isinstance(answer, bool):
+        raise TypeError(f"the gate must return True or False, not {type(answer).__name__}")
+    return answer
