@@ -69,9 +69,8 @@ def test_folding_twice_changes_nothing(text: str) -> None:
 
 
 def test_one_name_has_one_canonical_form() -> None:
-    assert (
-        canonical_name(" Read_Inventory ") == canonical_name("read_inventory") == canonical_name("ｒｅａｄ_inventory")
-    )
+    assert canonical_name(" Read_Inventory ") == canonical_name("read_inventory")
+    assert canonical_name("\uff52\uff45\uff41\uff44") == canonical_name("read")
     assert canonical_name("Jose\u0301") == canonical_name("JOSÉ")
 
 
