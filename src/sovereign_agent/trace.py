@@ -1,7 +1,7 @@
-"""The trace: what the events table says, as rows and as a sequence diagram.
+"""The trace: what the ledger holds, as tables, as events and as a sequence diagram.
 
-A trace shows which state changes were committed, in which order, by whom. It shows no content, and it says nothing of
-work that left no event: quiet ticks, renewals and beats are counters in their own tables.
+The events show which state changes were committed, in which order, by whom; the tables show what stands now. Neither
+shows content, and the events say nothing of quiet ticks, renewals and beats, which are counters in their own tables.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from .clock import from_text
 from .ledger import Ledger
 
 MAX_EVENTS = 10_000
+MAX_ROWS = 200
+"""Most rows of one table that `status` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,62 @@ class Event:
     """Ids, numbers, digests and verdicts."""
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What one table of the ledger holds now."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    """The newest rows, in order."""
+    total: int
+    """How many rows there are."""
+
+
+_STATUS = {
+    "automations": (
+        "automations",
+        "automation_id, payload, enabled, next_run_at, failure_count, quiet_ticks, last_status, disabled_reason",
+        "created_at, automation_id",
+    ),
+    "runs": (
+        "automation_runs",
+        "run_id, automation_id, slot_at, status, attempt, claimed_at, lease_expires_at, ended_at",
+        "claimed_at, run_id",
+    ),
+    "sessions": (
+        "session_claims",
+        "session_id, host_id, incarnation, claimed_at, expires_at, ended, ended_at",
+        "claimed_at, session_id",
+    ),
+    "hosts": ("hosts", "host_id, boot, registered_at, expires_at, renewals, expired_at", "registered_at, host_id"),
+    "deliveries": ("deliveries", "delivery_id, status, attempts, process_after", "process_after, delivery_id"),
+}
+
+
+def status(ledger: Ledger, *, limit: int = MAX_ROWS) -> tuple[Table, ...]:
+    """Return automations, runs, sessions, hosts and deliveries as they stand, in one snapshot.
+
+    Parameters:
+        ledger: Where to read; a read-only one will do.
+        limit: Most rows of each table, the newest ones, 1 to 200.
+
+    Raises:
+        Refusal: `category="ledger"` when the ledger cannot be read.
+        ValueError: `limit` is out of range.
+    """
+    if not 1 <= limit <= MAX_ROWS:
+        raise ValueError(f"limit must be a whole number from 1 to {MAX_ROWS}: {limit!r}")
+    tables = []
+    with ledger.read() as tx:
+        for name, (table, columns, order) in _STATUS.items():
+            backwards = ", ".join(f"{column} DESC" for column in order.split(", "))
+            rows = tx.all(f"SELECT {columns} FROM {table} ORDER BY {backwards} LIMIT :limit", limit=limit)  # noqa: S608
+            count = tx.all(f"SELECT count(*) AS total FROM {table}")[0]["total"]  # noqa: S608 - names of our own
+            tables.append(Table(name, tuple(columns.split(", ")), tuple(tuple(row) for row in reversed(rows)), count))
+    return tuple(tables)
+
+
 def events(
     ledger: Ledger, *, subject: str | None = None, after_seq: int = 0, limit: int = MAX_EVENTS
 ) -> tuple[Event, ...]:
@@ -50,7 +108,7 @@ def events(
         Refusal: `category="ledger"` when the ledger cannot be read.
         ValueError: `limit` is out of range.
     """
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_EVENTS:
+    if not 1 <= limit <= MAX_EVENTS:
         raise ValueError(f"limit must be a whole number from 1 to {MAX_EVENTS}: {limit!r}")
     with ledger.read() as tx:
         rows = tx.all(
@@ -90,7 +148,9 @@ def sequence_diagram(trace: Iterable[Event], *, ledger_name: str = "ledger") -> 
             lines.append(f"    L--x{who}: REFUSED {_label(event.subject)}: {_label(str(event.detail.get('why', '')))}")
         else:
             facts = ", ".join(f"{key} {value}" for key, value in event.detail.items() if _worth(key, value))
-            lines.append(f"    {who}->>L: {_label(event.kind)} {_label(event.subject)}{_label(f' ({facts})' * bool(facts))}")
+            lines.append(
+                f"    {who}->>L: {_label(event.kind)} {_label(event.subject)}{_label(f' ({facts})' * bool(facts))}"
+            )
     return "\n".join(lines) + "\n"
 
 

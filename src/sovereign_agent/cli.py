@@ -1,0 +1,186 @@
+"""The command line: run the scenario, look into a ledger, prove a sandbox.
+
+Exit status 0 means done, 1 refused, 2 wrong usage; an error is one line on standard error. `status` and `events` open
+the ledger read-only and create nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .errors import Refusal
+from .ledger import Ledger
+
+ROOT = click.Path(path_type=Path)
+EXISTING = {"root": click.option("--root", type=ROOT, required=True, metavar="DIR", help="Directory of the ledger.")}
+
+
+class _Commands(click.Group):
+    """Turns a refusal into one line on standard error and exit status 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Refusal as refusal:
+            click.echo(str(refusal), err=True)
+            ctx.exit(1)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        with formatter.section("Exit status"):
+            formatter.write_dl([("0", "done"), ("1", "refused"), ("2", "wrong usage")])
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nExample:\n  sovereign-agent mechanisms --root /tmp/sovereign-agent-mechanisms",
+)
+@click.version_option(package_name="sovereign-agent")
+def cli() -> None:
+    """Six mechanisms for agents that run unattended, each with the claim it earns."""
+
+
+@cli.command(
+    epilog="\b\nExample:\n  sovereign-agent mechanisms --root /tmp/sovereign-agent-mechanisms\n"
+    "  sovereign-agent mechanisms --only coordination --json"
+)
+@click.option(
+    "--root",
+    type=ROOT,
+    default=None,
+    metavar="DIR",
+    help="Directory of the ledger, made where it is missing. A temporary one when omitted.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@click.option("--only", metavar="NAME", default=None, help="Run one mechanism, named by the word that begins its line.")
+def mechanisms(root: Path | None, only: str | None, *, as_json: bool) -> None:
+    """Run the scenario: one line for each mechanism, then what each line claims and what it does not."""
+    import tempfile
+
+    from .mechanisms import SCENARIO, run
+
+    if only is not None and only not in SCENARIO:
+        raise click.BadParameter(f"{only!r} is not one of {', '.join(SCENARIO)}.", param_hint="'--only'")
+    if root is None:
+        with tempfile.TemporaryDirectory(prefix="sovereign-agent-") as temporary:
+            findings = run(temporary, only=only)
+    else:
+        findings = run(root, only=only)
+    if as_json:
+        click.echo(_json({"version": 1, "mechanisms": [dataclasses.asdict(finding) for finding in findings]}))
+        return
+    for finding in findings:
+        click.echo(finding.line)
+    for finding in findings:
+        click.echo(f"\n{finding.mechanism}")
+        for claim in finding.claims:
+            click.echo(f"  + {claim}")
+        for claim in finding.not_claimed:
+            click.echo(f"  - not claimed: {claim}")
+
+
+@cli.command(epilog="\b\nExample:\n  sovereign-agent status --root /tmp/sovereign-agent-mechanisms")
+@EXISTING["root"]
+@click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON.")
+def status(root: Path, *, as_json: bool) -> None:
+    """Show automations, runs, sessions, hosts and deliveries as tables."""
+    from .trace import status as read_status
+
+    with Ledger.open(root, read_only=True) as ledger:
+        tables = read_status(ledger)
+    if as_json:
+        click.echo(
+            _json({table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables})
+        )
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    for table in tables:
+        shown = Table(title=f"{table.name} ({table.total})", title_justify="left")
+        for column in table.columns:
+            shown.add_column(column, overflow="fold")
+        for row in table.rows:
+            shown.add_row(*(Text("" if value is None else str(value)) for value in row))
+        console.print(shown)
+        if table.total > len(table.rows):
+            console.print(f"the newest {len(table.rows)} of {table.total}")
+
+
+@cli.command(
+    epilog="\b\nExample:\n  sovereign-agent events --root /tmp/sovereign-agent-mechanisms\n"
+    "  sovereign-agent events --root /tmp/sovereign-agent-mechanisms --mermaid"
+)
+@EXISTING["root"]
+@click.option("--mermaid", is_flag=True, help="Print a Mermaid sequence diagram.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@click.option("--subject", metavar="ID", default=None, help="Only events of this id.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="At most so many, the newest."
+)
+def events(root: Path, subject: str | None, limit: int, *, mermaid: bool, as_json: bool) -> None:
+    """Show what happened: every committed state change, oldest first."""
+    from .clock import to_text
+    from .trace import events as read_events
+    from .trace import sequence_diagram
+
+    if mermaid and as_json:
+        raise click.UsageError("--mermaid and --json exclude each other.")
+    with Ledger.open(root, read_only=True) as ledger:
+        trace = read_events(ledger, subject=subject, limit=limit)
+    if mermaid:
+        click.echo(sequence_diagram(trace), nl=False)
+        return
+    for event in trace:
+        if as_json:
+            click.echo(json.dumps({**dataclasses.asdict(event), "at": to_text(event.at)}, sort_keys=True))
+        else:
+            detail = json.dumps(event.detail, sort_keys=True, ensure_ascii=False)
+            click.echo(f"{event.seq:>6}  {to_text(event.at)}  {event.kind:<24}  {event.subject}  {detail}")
+
+
+@cli.command(epilog="\b\nExample:\n  sovereign-agent probe")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def probe(*, as_json: bool) -> None:
+    """Prove the sandbox: try in a child what must be impossible there, and print each result.
+
+    Exit status 0 only when every experiment was refused by the operating system.
+    """
+    from .sandbox import Sandbox, prove
+
+    report = prove(Sandbox.detect())
+    if as_json:
+        click.echo(_json(dataclasses.asdict(report)))
+    else:
+        click.echo(f"sandbox: {report.sandbox}, kernel: {report.kernel}")
+        for experiment in report.experiments:
+            click.echo(f"  {'refused' if experiment.passed else 'NOT REFUSED'}  {experiment.act}: {experiment.detail}")
+        click.echo(f"process: {'ENFORCED' if report.passed else 'UNAVAILABLE'} for argv run through this sandbox")
+    if not report.passed:
+        raise click.exceptions.Exit(1)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, default=str)
+
+
+def main() -> None:
+    """Run the command line of `sovereign-agent` and leave with its exit status."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    cli(prog_name="sovereign-agent")
+
+
+if __name__ == "__main__":
+    main()
