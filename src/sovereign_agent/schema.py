@@ -152,11 +152,12 @@ PULSE: tuple[str, ...] = (
         recorded_at      TEXT NOT NULL,
         status           TEXT NOT NULL DEFAULT 'WAITING' CHECK (status IN ('WAITING', 'RUNNING', 'FAILED', 'SUCCEEDED',
                          'DECLINED', 'GIVEN_UP')),
-        due_at           TEXT NOT NULL,
+        due_at           TEXT,  -- after a failure: when to try again
         run_id           TEXT UNIQUE,  -- given by the first claim, kept by every later one
         attempt          INTEGER NOT NULL DEFAULT 0,  -- fences the commit
         failure_count    INTEGER NOT NULL DEFAULT 0,
         holder           TEXT,
+        lease_seconds    REAL,
         lease_expires_at TEXT,
         lease_expired_at TEXT,  -- when a call found it over; such a lease never lives again
         interruptions    INTEGER NOT NULL DEFAULT 0,
