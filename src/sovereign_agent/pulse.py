@@ -76,8 +76,8 @@ class SignalState:
     interruptions: int
     """Attempts that ended without success or failure: killed, interrupted, or outlived by their lease."""
     recorded_at: datetime
-    due_at: datetime
-    """Not tried before this."""
+    due_at: datetime | None
+    """After a failure: not tried again before this."""
     error: str | None
 
 
@@ -124,8 +124,8 @@ def record_signal(
     at = ledger.now(now)
     with recorded(ledger, at), ledger.write() as tx:
         added = tx.run(
-            "INSERT INTO signals (signal_id, kind, payload, recorded_at, due_at) "
-            "VALUES (:id, :kind, :content, :now, :now) ON CONFLICT (signal_id) DO NOTHING",
+            "INSERT INTO signals (signal_id, kind, payload, recorded_at) "
+            "VALUES (:id, :kind, :content, :now) ON CONFLICT (signal_id) DO NOTHING",
             id=signal_id,
             kind=kind,
             content=content,
@@ -156,7 +156,7 @@ def list_signals(ledger: Ledger) -> tuple[SignalState, ...]:
             failure_count=row["failure_count"],
             interruptions=row["interruptions"],
             recorded_at=from_text(row["recorded_at"]),
-            due_at=from_text(row["due_at"]),
+            due_at=None if row["due_at"] is None else from_text(row["due_at"]),
             error=row["error"],
         )
         for row in rows
@@ -204,11 +204,13 @@ def run_pulse(
     at = ledger.now(now)
     with ledger.read() as tx:
         rows = tx.all(
-            "SELECT signal_id FROM signals WHERE status IN ('WAITING', 'RUNNING', 'FAILED') AND due_at <= :now "
-            "ORDER BY seq",
-            now=to_text(at),
+            "SELECT signal_id, due_at FROM signals WHERE status IN ('WAITING', 'RUNNING', 'FAILED') ORDER BY seq"
         )
-    results = (_try_signal(ledger, row["signal_id"], gate, payload, bounds, now) for row in rows)
+    results = (
+        _try_signal(ledger, row["signal_id"], gate, payload, bounds, now)
+        for row in rows
+        if _is_due(ledger, row, bounds, at)
+    )
     return tuple(result for result in results if result is not None)
 
 
@@ -232,7 +234,7 @@ def _try_signal(
     ledger: Ledger, signal_id: str, gate: Gate, payload: PulsePayload, bounds: _Bounds, now: datetime | None
 ) -> PulseResult | None:
     at = ledger.now(now)
-    row = _enter(ledger, signal_id, at)
+    row = _enter(ledger, signal_id, bounds, at)
     if row is None:
         return None
     fires, failure, signal = False, None, None
@@ -244,8 +246,8 @@ def _try_signal(
     at = ledger.now(now)
     with ledger.write() as tx:
         current = _load(tx, signal_id)
-        if current["revision"] != row["revision"]:
-            return _overtaken(ledger, current, at)
+        if current is None or current["revision"] != row["revision"]:
+            return _overtaken(ledger, signal_id, current, at)
         if failure is not None or signal is None:
             return _store_failure(tx, current, failure or "", bounds, at)
         if not fires:
@@ -256,26 +258,26 @@ def _try_signal(
     return _run_payload(ledger, claim, payload, signal, bounds, now)
 
 
-def _enter(ledger: Ledger, signal_id: str, at: datetime) -> sqlite3.Row | None:
-    """Return the signal if it may be tried; mark a lease that is over."""
+def _enter(ledger: Ledger, signal_id: str, bounds: _Bounds, at: datetime) -> sqlite3.Row | None:
+    """Return the signal unless it is settled or held; mark a lease that is over, shorten one set by a clock ahead."""
     with ledger.read() as tx:
         row = _load(tx, signal_id)
-    if not _is_open(row, at) or _is_live(ledger, row, at):
+    if row is None or row["status"] != SignalStatus.RUNNING or row["lease_expired_at"] is not None:
+        return row if row is not None and _is_open(row) and _is_due(ledger, row, bounds, at) else None
+    longest = later(at, timedelta(seconds=row["lease_seconds"]))
+    live = _is_live(ledger, row, at)
+    if live and row["lease_expires_at"] <= to_text(later(longest, ledger.max_clock_skew)):
         return None
-    if row["status"] != SignalStatus.RUNNING or row["lease_expired_at"] is not None:
-        return row
     with ledger.write() as tx:
-        row = _load(tx, signal_id)
-        if not _is_open(row, at) or _is_live(ledger, row, at):
+        current = _load(tx, signal_id)
+        if current is None or current["revision"] != row["revision"]:
             return None
-        if row["status"] == SignalStatus.RUNNING and row["lease_expired_at"] is None:
-            tx.run(
-                "UPDATE signals SET lease_expired_at = :now, interruptions = interruptions + 1, "
-                "revision = revision + 1 WHERE signal_id = :id",
-                now=to_text(at),
-                id=signal_id,
-            )
-            tx.event("pulse.lease_expired", signal_id, at=at, run_id=row["run_id"], attempt=row["attempt"])
+        if live:
+            _set(tx, signal_id, lease_expires_at=to_text(longest))
+            tx.event("clock.stepped_back", signal_id, at=at, run_id=row["run_id"])
+            return None
+        _set(tx, signal_id, lease_expired_at=to_text(at), interruptions=row["interruptions"] + 1)
+        tx.event("pulse.lease_expired", signal_id, at=at, run_id=row["run_id"], attempt=row["attempt"])
         return _load(tx, signal_id)
 
 
@@ -305,7 +307,7 @@ def _commit(ledger: Ledger, claim: _Claim, failure: str | None, bounds: _Bounds,
         try:
             with ledger.write() as tx:
                 row = _load(tx, claim.signal_id)
-                if not _is_held(row, claim):
+                if row is None or not _is_held(row, claim):
                     detail = f"attempt {claim.attempt} was taken over; its result is dropped"
                     return PulseResult(claim.signal_id, PulseStatus.REPLAYED, claim.run_id, detail)
                 if failure is not None:
@@ -321,14 +323,17 @@ def _commit(ledger: Ledger, claim: _Claim, failure: str | None, bounds: _Bounds,
 
 def _store_claim(ledger: Ledger, tx: Transaction, row: sqlite3.Row, bounds: _Bounds, at: datetime) -> _Claim:
     claim = _Claim(row["signal_id"], row["run_id"] or ledger.ids.new("run"), row["attempt"] + 1)
-    tx.run(
-        "UPDATE signals SET status = 'RUNNING', run_id = :run_id, attempt = :attempt, holder = :holder, error = NULL, "
-        "lease_expires_at = :lease, lease_expired_at = NULL, revision = revision + 1 WHERE signal_id = :id",
+    _set(
+        tx,
+        claim.signal_id,
+        status=str(SignalStatus.RUNNING),
         run_id=claim.run_id,
         attempt=claim.attempt,
         holder=ledger.actor,
-        lease=to_text(later(at, bounds.lease)),
-        id=claim.signal_id,
+        lease_seconds=bounds.lease.total_seconds(),
+        lease_expires_at=to_text(later(at, bounds.lease)),
+        lease_expired_at=None,
+        error=None,
     )
     tx.event("pulse.claimed", claim.signal_id, at=at, run_id=claim.run_id, attempt=claim.attempt)
     return claim
@@ -338,15 +343,14 @@ def _store_failure(tx: Transaction, row: sqlite3.Row, failure: str, bounds: _Bou
     """Count a failure of the gate or the payload; at the bound, give the signal up."""
     count = row["failure_count"] + 1
     last = count >= bounds.max_failures
-    tx.run(
-        "UPDATE signals SET status = :status, failure_count = :count, error = :error, due_at = :due, "
-        "ended_at = :ended, revision = revision + 1 WHERE signal_id = :id",
+    _set(
+        tx,
+        row["signal_id"],
         status=str(SignalStatus.GIVEN_UP if last else SignalStatus.FAILED),
-        count=count,
+        failure_count=count,
         error=failure,
-        due=to_text(later(at, bounds.retry)),
-        ended=to_text(at) if last else None,
-        id=row["signal_id"],
+        due_at=to_text(later(at, bounds.retry)),
+        ended_at=to_text(at) if last else None,
     )
     tx.event(
         "pulse.given_up" if last else "pulse.failed",
@@ -363,36 +367,50 @@ def _store_failure(tx: Transaction, row: sqlite3.Row, failure: str, bounds: _Bou
 def _store_interruption(ledger: Ledger, claim: _Claim, stop: BaseException, at: datetime) -> None:
     """Free the signal: it is due at once, and the attempt is no failure, since nobody knows how it would have ended."""
     with ledger.write() as tx:
-        if not _is_held(_load(tx, claim.signal_id), claim):
+        row = _load(tx, claim.signal_id)
+        if row is None or not _is_held(row, claim):
             return
-        tx.run(
-            "UPDATE signals SET status = 'FAILED', error = :error, interruptions = interruptions + 1, "
-            "revision = revision + 1 WHERE signal_id = :id",
+        _set(
+            tx,
+            claim.signal_id,
+            status=str(SignalStatus.FAILED),
             error=f"interrupted by {type(stop).__name__}",
-            id=claim.signal_id,
+            interruptions=row["interruptions"] + 1,
+            due_at=None,
         )
         tx.event("pulse.interrupted", claim.signal_id, at=at, run_id=claim.run_id, attempt=claim.attempt)
 
 
 def _end(tx: Transaction, signal_id: str, status: SignalStatus, at: datetime) -> None:
+    _set(tx, signal_id, status=str(status), ended_at=to_text(at), error=None)
+
+
+def _set(tx: Transaction, signal_id: str, **changes: object) -> None:
+    """Change columns of one signal and raise its revision, against which decisions are compared."""
+    columns = "".join(f", {column} = :{column}" for column in changes)
     tx.run(
-        "UPDATE signals SET status = :status, ended_at = :now, error = NULL, revision = revision + 1 "
-        "WHERE signal_id = :id",
-        status=str(status),
-        now=to_text(at),
-        id=signal_id,
+        f"UPDATE signals SET revision = revision + 1{columns} WHERE signal_id = :signal_id",  # noqa: S608 - our own columns
+        signal_id=signal_id,
+        **changes,
     )
 
 
-def _overtaken(ledger: Ledger, row: sqlite3.Row, at: datetime) -> PulseResult:
-    live = _is_live(ledger, row, at)
-    detail = "another call claimed it meanwhile" if live else "another call settled it meanwhile"
-    return PulseResult(row["signal_id"], PulseStatus.RUNNING if live else PulseStatus.REPLAYED, row["run_id"], detail)
+def _overtaken(ledger: Ledger, signal_id: str, row: sqlite3.Row | None, at: datetime) -> PulseResult:
+    if row is None:
+        return PulseResult(signal_id, PulseStatus.REPLAYED, None, "it is gone from the ledger")
+    if _is_live(ledger, row, at):
+        return PulseResult(signal_id, PulseStatus.RUNNING, row["run_id"], "another call claimed it meanwhile")
+    return PulseResult(signal_id, PulseStatus.REPLAYED, row["run_id"], "another call settled it meanwhile")
 
 
-def _is_open(row: sqlite3.Row, at: datetime) -> bool:
-    unfinished = (SignalStatus.WAITING, SignalStatus.RUNNING, SignalStatus.FAILED)
-    return row["status"] in unfinished and from_text(row["due_at"]) <= at
+def _is_open(row: sqlite3.Row) -> bool:
+    return row["status"] in (SignalStatus.WAITING, SignalStatus.RUNNING, SignalStatus.FAILED)
+
+
+def _is_due(ledger: Ledger, row: sqlite3.Row, bounds: _Bounds, at: datetime) -> bool:
+    """Tell whether a signal may be tried; a due time beyond any retry was set by a clock that was ahead."""
+    furthest = later(later(at, bounds.retry), ledger.max_clock_skew)
+    return row["due_at"] is None or not to_text(at) < row["due_at"] <= to_text(furthest)
 
 
 def _is_live(ledger: Ledger, row: sqlite3.Row, at: datetime) -> bool:
@@ -407,11 +425,8 @@ def _is_held(row: sqlite3.Row, claim: _Claim) -> bool:
     return bool(row["status"] == SignalStatus.RUNNING and row["attempt"] == claim.attempt)
 
 
-def _load(tx: Transaction, signal_id: str) -> sqlite3.Row:
-    row = tx.one("SELECT * FROM signals WHERE signal_id = :id", id=signal_id)
-    if row is None:
-        raise Refusal(Category.SIGNAL, signal_id, "it is gone from the ledger", "record it again")
-    return row
+def _load(tx: Transaction, signal_id: str) -> sqlite3.Row | None:
+    return tx.one("SELECT * FROM signals WHERE signal_id = :id", id=signal_id)
 
 
 def _object(text: str) -> dict[str, object]:
