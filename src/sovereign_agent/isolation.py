@@ -618,11 +618,11 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # a last label that some resolver r
 _LETTERS = ("Ll", "Lo", "Lm", "Mn", "Mc", "Nd")
 _UNSETTLED = re.compile(
     # What RFC 5892 disallows, or allows in some contexts only, although it is a letter, a mark or a digit.
-    "[\u0640\u07fa\u302e\u302f\u3031-\u3035\u303b"  # section 2.6, disallowed
+    "[\u0640\u302e\u302f\u3031-\u3035\u303b"  # section 2.6, disallowed
     "\u0660-\u0669\u06f0-\u06f9"  # section 2.6, context: digits of two systems must not mix
-    "\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff"  # section 2.9, Hangul that did not compose
-    "\u17b4\u17b5\u180f\U000e0100-\U000e01ef"  # section 2.3, ignorable
-    "\u20d0-\u20ff\U0001d100-\U0001d24f]"  # section 2.4, ignorable blocks
+    "\u1100-\u11ff"  # section 2.9, Hangul that did not compose
+    "\u17b4\u17b5"  # section 2.3, ignorable
+    "\u20d0-\u20ff\U0001d100-\U0001d1ff]"  # section 2.4, ignorable blocks
 )
 
 
@@ -682,8 +682,7 @@ def _a_label(text: str) -> str:
     label = unicodedata.normalize("NFC", text.lower())
     if label.isascii():
         return label  # the Kelvin sign is a capital k in both
-    allowed = all(character == "-" or unicodedata.category(character) in _LETTERS for character in label)
-    settled = allowed and fold(label) == label and not _UNSETTLED.search(label)
+    settled = all(map(_is_settled, label)) and fold(label) == label and not _UNSETTLED.search(label)
     if settled and label[2:4] != "--" and "-" not in (label[0], label[-1]) and unicodedata.category(label[0])[0] != "M":
         try:
             if idna.ToASCII(text) == (encoded := b"xn--" + label.encode("punycode")):
@@ -691,6 +690,12 @@ def _a_label(text: str) -> str:
         except UnicodeError:
             pass
     raise ValueError("IDNA 2003 and IDNA 2008 do not agree on it; list and ask for its xn-- form")
+
+
+def _is_settled(character: str) -> bool:
+    # IDNA 2003 knows no character that is younger than Unicode 3.2, so it has no rule for it.
+    known = unicodedata.ucd_3_2_0.category(character) != "Cn"
+    return character == "-" or (known and unicodedata.category(character) in _LETTERS)
 
 
 # --- members of a policy ----------------------------------------------------------------------------------------------

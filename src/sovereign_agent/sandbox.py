@@ -1,7 +1,7 @@
 """Sandbox: argv under bubblewrap, and the experiments that show what it contains.
 
-`Sandbox.run` gives a child new namespaces, the policy's roots for reading and writing, the system's programs for reading,
-and the policy's environment; where bubblewrap does not work it refuses, and it never runs anything outside instead.
+`Sandbox.run` gives a child its own namespaces, the policy's roots to read and write, the system's programs to read, and
+the policy's environment; where bubblewrap does not work it refuses, and it never runs anything outside instead.
 There is no network inside, whatever the policy's hosts, because bubblewrap cannot filter by host. Not contained: the
 system calls themselves (no seccomp filter), memory and processor time, and what a root's own sockets lead to.
 """
@@ -383,7 +383,8 @@ def signal_parent():
     os.kill(order["parent"], signal.SIGUSR1)
 
 attempts = [("READ_FILE", lambda path=path: read(path)) for path in order["files"]]
-attempts += [("CONNECT", connect), ("READ_SECRET", inherited), ("READ_SECRET", found_in_proc), ("SIGNAL", signal_parent)]
+attempts += [("CONNECT", connect), ("READ_SECRET", inherited), ("READ_SECRET", found_in_proc)]
+attempts += [("SIGNAL", signal_parent)]
 answers = []
 for act, attempt in attempts:
     try:
@@ -410,7 +411,7 @@ def _experiment(order: dict[str, Any]) -> list[dict[str, object]]:
     received: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, _frame: received.append(number))
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
+        listener.settimeout(0)
 
         def attempted(stdout: bytes) -> list[_Attempt]:
             held = {Act.READ_FILE: canary.read_text(encoding="ascii"), Act.READ_SECRET: os.environ[_SECRET]}
