@@ -1,0 +1,383 @@
+"""Scores and selection: bounds, independence of insertion order, and two definitions that agree bit for bit."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sovereign_agent import memory
+from sovereign_agent.ids import SeededIds
+from sovereign_agent.ledger import Ledger, Transaction
+from sovereign_agent.memory import (
+    Memory,
+    MemoryHit,
+    Query,
+    Weights,
+    cosine,
+    jaccard,
+    rank,
+    recall,
+    remember,
+    score,
+    unit,
+)
+from sovereign_agent.text import words
+
+NOW = datetime(2026, 1, 5, tzinfo=UTC)
+
+shares = st.floats(0, 1)
+numbers = st.floats(-1e6, 1e6, width=32).filter(lambda number: number == 0 or abs(number) > 1e-6)
+vocabulary = st.sampled_from(["blue", "boat", "city", "der", "город", "图片", "x"])
+sentences = st.lists(vocabulary, min_size=1, max_size=5).map(" ".join)
+
+
+def vectors(dimensions: int) -> st.SearchStrategy[list[float]]:
+    """Vectors with many ties, opposites and right angles, and some of any numbers."""
+    small = st.lists(st.sampled_from([-1.0, 0.0, 1.0, 2.0]), min_size=dimensions, max_size=dimensions)
+    free = st.lists(numbers, min_size=dimensions, max_size=dimensions)
+    return (small | free).filter(any)
+
+
+embeddings = st.none() | vectors(2) | vectors(3)
+weightings = st.builds(Weights, shares, shares, shares, shares, shares, st.sampled_from([0.0, 1e-6, 0.5])) | st.just(
+    Weights()
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What `remember` is called with."""
+
+    memory_id: str
+    content: str
+    visibility: str
+    importance: float
+    embedding: list[float] | None
+    embedding_model: str | None
+    created_at: datetime
+
+
+rows = st.lists(
+    st.builds(
+        Row,
+        memory_id=st.integers(0, 99).map("m{}".format),
+        content=sentences,
+        visibility=st.sampled_from(["public", "public", "actor:a", "actor:b"]),
+        importance=st.sampled_from([0.0, 0.5, 1.0]) | shares,
+        embedding=embeddings,
+        embedding_model=st.sampled_from([None, None, "m1"]),
+        created_at=st.sampled_from([0, 30, -3, 400]).map(lambda days: NOW - timedelta(days=days)),
+    ),
+    max_size=12,
+    unique_by=lambda row: row.memory_id,
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `recall` is called with."""
+
+    query: str
+    query_embedding: list[float] | None
+    embedding_model: str | None
+    limit: int
+    weights: Weights
+
+
+questions = st.builds(
+    Asked,
+    query=sentences | st.just(""),
+    query_embedding=embeddings,
+    embedding_model=st.sampled_from([None, None, "m1"]),
+    limit=st.integers(1, 6),
+    weights=weightings,
+)
+
+
+def as_memory(row: Row) -> Memory:
+    vector = None if row.embedding is None else unit("embedding", row.embedding)
+    return Memory(
+        id=row.memory_id,
+        content=row.content,
+        visibility=row.visibility,
+        words=frozenset(words(row.content)),
+        vector=vector,
+        model=None if vector is None else row.embedding_model,
+        importance=row.importance,
+        created_at=row.created_at,
+    )
+
+
+def as_query(asked: Asked) -> Query:
+    vector = None if asked.query_embedding is None else unit("query_embedding", asked.query_embedding)
+    return Query(frozenset(words(asked.query)), vector, asked.embedding_model, NOW)
+
+
+class _RollBackError(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
+    """One ledger for every example of this file: each example's rows are rolled back."""
+    with Ledger.open(tmp_path_factory.mktemp("kept"), clock=lambda: NOW, ids=SeededIds(0)) as ledger:
+        yield ledger
+
+
+@contextmanager
+def stored(ledger: Ledger, given_rows: list[Row]) -> Iterator[Transaction]:
+    with suppress(_RollBackError), ledger.write() as tx:
+        for row in given_rows:
+            remember(
+                ledger,
+                row.memory_id,
+                row.content,
+                visibility=row.visibility,
+                importance=row.importance,
+                embedding=row.embedding,
+                embedding_model=row.embedding_model,
+                created_at=row.created_at,
+            )
+        yield tx
+        raise _RollBackError
+
+
+def ask(ledger: Ledger, asked: Asked) -> tuple[MemoryHit, ...]:
+    return recall(
+        ledger,
+        asked.query,
+        actor_id="a",
+        query_embedding=asked.query_embedding,
+        embedding_model=asked.embedding_model,
+        limit=asked.limit,
+        weights=asked.weights,
+    )
+
+
+@contextmanager
+def fast_from(limit: float) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "FAST_FROM", limit)
+        yield
+
+
+def brute_force(given_rows: list[Row], asked: Asked) -> list[tuple[str, float, float]]:
+    """The definition, written once more and as plainly as can be: id, penalty, final value."""
+    query, weights = as_query(asked), asked.weights
+
+    def alike(a: Memory, b: Memory) -> float:
+        if a.vector and b.vector and len(a.vector) == len(b.vector) and a.model == b.model:
+            return min(1.0, max(0.0, math.fsum(x * y for x, y in zip(a.vector, b.vector, strict=True))))
+        return len(a.words & b.words) / len(a.words | b.words) if a.words & b.words else 0.0
+
+    left: dict[str, tuple[Memory, float]] = {}
+    for row in given_rows:
+        if row.visibility not in ("public", "actor:a"):
+            continue
+        one = as_memory(row)
+        lexical = len(query.words & one.words) / len(query.words | one.words) if query.words & one.words else 0.0
+        semantic = 0.0
+        if query.vector and one.vector and len(query.vector) == len(one.vector) and query.model == one.model:
+            near = min(1.0, math.fsum(x * y for x, y in zip(query.vector, one.vector, strict=True)))
+            semantic = near if near > weights.semantic_floor else 0.0
+        age = max(0.0, (NOW - row.created_at).total_seconds() / 86400)
+        total = (
+            weights.lexical * lexical
+            + weights.semantic * semantic
+            + weights.recency * (1 / (1 + age / 30))
+            + weights.importance * row.importance
+        )
+        if lexical or semantic:
+            left[one.id] = (one, total)
+    chosen: list[Memory] = []
+    found: list[tuple[str, float, float]] = []
+    while left and len(found) < asked.limit:
+        turns = []
+        for one, total in left.values():
+            penalty = (1 - weights.mmr_lambda) * max((alike(one, other) for other in chosen), default=0.0)
+            turns.append((-(weights.mmr_lambda * total - penalty), one.id, penalty))
+        final, best, penalty = min(turns)
+        chosen.append(left.pop(best)[0])
+        found.append((best, penalty, -final))
+    return found
+
+
+@given(rows, questions)
+@settings(max_examples=40)
+def test_hits_equal_the_definition_by_brute_force(kept: Ledger, given_rows: list[Row], asked: Asked) -> None:
+    with stored(kept, given_rows):
+        found = [(hit.id, hit.penalty, hit.final) for hit in ask(kept, asked)]
+    assert found == brute_force(given_rows, asked)
+
+
+@given(rows, questions, st.integers())
+@settings(max_examples=40)
+def test_hits_do_not_depend_on_the_order_of_insertion(
+    kept: Ledger, given_rows: list[Row], asked: Asked, seed: int
+) -> None:
+    shuffled = list(given_rows)
+    random.Random(seed).shuffle(shuffled)
+    with stored(kept, given_rows):
+        one = ask(kept, asked)
+    with stored(kept, shuffled):
+        assert ask(kept, asked) == one
+
+
+@given(rows, questions)
+def test_every_component_and_every_final_value_keeps_its_bounds(given_rows: list[Row], asked: Asked) -> None:
+    weights = asked.weights
+    whole = weights.lexical + weights.semantic + weights.recency + weights.importance
+    scored = [(one, score(as_query(asked), one, weights)) for one in map(as_memory, given_rows)]
+    for _, parts in scored:
+        for component in (parts.lexical, parts.semantic, parts.recency, parts.importance):
+            assert 0 <= component <= 1
+        assert 0 <= parts.score <= whole + 1e-12
+    hits = rank(scored, asked.limit, weights)
+    assert len(hits) == min(asked.limit, sum(parts.lexical > 0 or parts.semantic > 0 for _, parts in scored))
+    assert len({hit.id for hit in hits}) == len(hits)
+    assert not hits or hits[0].penalty == 0
+    for hit in hits:
+        assert 0 <= hit.penalty <= 1 - weights.mmr_lambda
+        assert hit.final == weights.mmr_lambda * hit.score - hit.penalty
+        assert hit.lexical or hit.semantic > weights.semantic_floor
+    finals = [hit.final for hit in hits]
+    assert finals == sorted(finals, reverse=True), "no turn's value exceeds an earlier one's: the index relies on it"
+
+
+@given(rows, questions)
+def test_fewer_hits_are_the_beginning_of_more(given_rows: list[Row], asked: Asked) -> None:
+    scored = [(one, score(as_query(asked), one, asked.weights)) for one in map(as_memory, given_rows)]
+    assert rank(scored, asked.limit, asked.weights) == rank(scored, 100, asked.weights)[: asked.limit]
+
+
+@given(vectors(5), st.randoms(use_true_random=False))
+def test_a_cosine_does_not_depend_on_the_order_of_the_numbers(values: list[float], source: random.Random) -> None:
+    a, b = unit("a", values), unit("b", [number + 1 if number != -1 else 3 for number in values])
+    order = list(range(5))
+    source.shuffle(order)
+    assert cosine(a, b) == cosine(tuple(a[i] for i in order), tuple(b[i] for i in order)) == cosine(b, a)
+    assert -1 <= cosine(a, b) <= 1
+    assert cosine(a, a) == pytest.approx(1, abs=1e-6)
+
+
+@given(vectors(4), st.floats(1e-3, 1e3))
+def test_scaling_a_vector_leaves_its_direction(values: list[float], factor: float) -> None:
+    scaled = unit("b", [number * factor for number in values])
+    assert scaled == pytest.approx(unit("a", values), abs=1e-6)
+    assert math.fsum(number * number for number in scaled) == pytest.approx(1, abs=1e-6)
+    assert memory.from_bytes(memory.to_bytes(scaled)) == scaled
+
+
+@given(st.frozensets(vocabulary), st.frozensets(vocabulary))
+def test_jaccard_is_a_symmetric_share(a: frozenset[str], b: frozenset[str]) -> None:
+    assert 0 <= jaccard(a, b) == jaccard(b, a) <= 1
+    assert (jaccard(a, b) == 0) == (not a & b)
+    assert (jaccard(a, b) == 1) == (a == b and bool(a))
+
+
+@given(st.floats(0, 4000), st.floats(0, 4000))
+def test_recency_falls_with_age(one: float, two: float) -> None:
+    query = Query(frozenset("x"), None, None, NOW)
+    base = Memory("m", "x", "public", frozenset("x"), None, None, 0.5, NOW)
+    fresher, older = (
+        score(query, replace(base, created_at=NOW - timedelta(days=days)), Weights()).recency
+        for days in sorted((one, two))
+    )
+    assert 0 < older <= fresher <= 1
+
+
+# The index
+
+
+@given(rows, questions)
+@settings(max_examples=60)
+@example(
+    [Row(f"m{n}", "blue", "public", 0.5, [1.0, float(n % 3)], None, NOW) for n in range(9)],
+    Asked("blue", [1.0, 0.0], None, 4, Weights()),
+)
+def test_the_index_returns_the_plain_hits_bit_for_bit(kept: Ledger, given_rows: list[Row], asked: Asked) -> None:
+    pytest.importorskip("numpy")
+    from sovereign_agent import memory_index
+
+    with stored(kept, given_rows) as tx:
+        memory_index._kept.pop(kept, None)  # the rows of the example before were rolled back
+        labels = ("public", "actor:a")
+        fast = memory_index.hits(kept, tx, labels, as_query(asked), asked.limit, asked.weights)
+        assert fast == ask(kept, asked), "inside a write, recall takes the plain path"
+
+
+@pytest.mark.parametrize("dimensions", [8, 384])
+def test_the_index_agrees_on_many_rows_while_they_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dimensions: int
+) -> None:
+    """Near-ties on purpose: few words, few directions, so that the margin and the bound decide often."""
+    pytest.importorskip("numpy")
+    from sovereign_agent import memory_index
+
+    monkeypatch.setattr(memory_index, "_FIRST", 4)
+    monkeypatch.setattr(memory_index, "_BATCH", 50)
+    source = random.Random(dimensions)
+    centres = [[source.gauss(0, 1) for _ in range(dimensions)] for _ in range(4)]
+
+    def near() -> list[float]:
+        return [number + source.choice((0.0, 0.0, 1e-7, 0.1)) for number in source.choice(centres)]
+
+    def sentence() -> str:
+        return " ".join(source.choices(["blue", "boat", "city", "sea", "sun"], k=source.randint(1, 3)))
+
+    pools: list[int] = []
+    plain_score = memory.score
+
+    def counting(*arguments: Any) -> memory.Score:
+        pools[-1] += 1
+        return plain_score(*arguments)
+
+    count = 220 if dimensions == 384 else 400
+    with Ledger.open(tmp_path, clock=lambda: NOW) as ledger:
+        for first in range(0, count, 20):
+            with ledger.write():
+                for number in range(first, first + 20):
+                    remember(
+                        ledger,
+                        f"m{number}",
+                        sentence(),
+                        visibility=source.choice(["public", "actor:a", "actor:b"]),
+                        importance=source.choice([0.0, 0.5, source.random()]),
+                        embedding=source.choice([None, near(), near(), near()[:-1]]),
+                        created_at=NOW - timedelta(days=source.choice([0, 1, source.random() * 100])),
+                    )
+                for number in source.sample(range(first, first + 20), 2):
+                    memory.supersede(ledger, f"m{number}", f"n{number}", sentence(), embedding=near())
+                memory.forget(ledger, f"m{source.randint(0, first + 19)}")
+            for _ in range(3):
+                asked = Asked(sentence(), source.choice([near(), None]), None, source.choice([1, 3, 8]), Weights())
+                with fast_from(math.inf):
+                    plain = ask(ledger, asked)
+                pools.append(0)
+                with fast_from(0), monkeypatch.context() as patch:
+                    patch.setattr(memory, "score", counting)
+                    assert ask(ledger, asked) == plain
+    assert max(pools) < count, "the index left out rows"
+
+
+@given(st.sampled_from([1, 2, 3, 31, 384, 1000]), st.integers())
+@settings(max_examples=25)
+def test_the_margin_covers_the_error_of_float32(dimensions: int, seed: int) -> None:
+    np = pytest.importorskip("numpy")
+    from sovereign_agent.memory_index import margin
+
+    source = random.Random(seed)
+    a, b = (unit("v", [source.gauss(0, 1) for _ in range(dimensions)]) for _ in range(2))
+    for one, two in ((a, b), (a, a), (b, unit("v", [-number for number in b]))):
+        fast = (np.array([one], dtype=np.float32) @ np.array(two, dtype=np.float32)).item()
+        assert abs(fast - math.fsum(x * y for x, y in zip(one, two, strict=True))) <= margin(dimensions)
