@@ -32,10 +32,8 @@ class Book:
     """Whether outputs are about to be accepted, so that they are not compared."""
     cached: bool = True
     """Whether passes of earlier builds may stand for runs."""
-    end: Callable[[PageRecord], str] = lambda _record: ""
-    """Returns the HTML that closes a page."""
     complete: Callable[[str, PageRecord], str] = lambda html, _record: html
-    """Fills in what is only known when more than the page has run; used at once when nobody collects."""
+    """Fills in what is known when more than the page has run; used at the end of each page when nobody collects."""
     diagram_class: str = "mermaid"
     """Class of a diagram's element; another one where the theme must not draw it."""
     records: dict[str, PageRecord] = field(default_factory=dict)

@@ -41,5 +41,7 @@ def build(config_file: str, site_dir: str | None, report: str | None) -> None:
 
 
 def _mkdocs(*arguments: str, environment: dict[str, str]) -> int:
+    # The theme's notice about its end of life would stand between the messages.
+    environment = {"NO_MKDOCS_2_WARNING": "1", **environment}
     command = [sys.executable, "-m", "mkdocs", *arguments]
     return subprocess.run(command, env={**os.environ, **environment}, check=False).returncode

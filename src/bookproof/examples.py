@@ -21,7 +21,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bookproof import worker
 from bookproof.cache import Cache, digest
@@ -130,7 +129,7 @@ def missing_host_facts(names: tuple[str, ...], settings: Settings) -> tuple[str,
         if command is None:
             known = ", ".join(sorted({*_HOST_FACTS, *settings.host_facts}))
             raise ValueError(f"unknown host fact {name!r}: known are {known}")
-        if name in simulated or not _holds(command):
+        if not _holds(command) or name in simulated:
             reasons.append(f"this host has no {name}")
     return tuple(reasons)
 
@@ -144,17 +143,24 @@ _HOST_FACTS = {
     "fork": f"{sys.executable} -c 'import os; os.fork'",
     "git": "command -v git",
 }
-_known_facts: dict[str, bool] = {}
+_asked: dict[str, bool] = {}
+
+
+def known_facts(settings: Settings) -> dict[str, bool]:
+    """Return every host fact that was asked for in this process, and whether it holds."""
+    names = {**_HOST_FACTS, **settings.host_facts}
+    lacks = os.environ.get("BOOKPROOF_HOST_LACKS", "").split(",")
+    return {name: _asked[command] and name not in lacks for name, command in sorted(names.items()) if command in _asked}
 
 
 def _holds(command: str) -> bool:
-    if command not in _known_facts:
+    if command not in _asked:
         try:
             done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=10, check=False)
-            _known_facts[command] = done.returncode == 0
+            _asked[command] = done.returncode == 0
         except (OSError, subprocess.TimeoutExpired):
-            _known_facts[command] = False
-    return _known_facts[command]
+            _asked[command] = False
+    return _asked[command]
 
 
 def console_script(code: str) -> tuple[str, list[str]]:
@@ -499,8 +505,3 @@ def _tail(text: str) -> str:
 
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.rstrip().split("\n"))
-
-
-def as_json(example: Example, outcome: Outcome) -> dict[str, Any]:
-    """Return an example's record for the manifest: digests, not text."""
-    return {"id": example.id, "code": digest(example.code), "output": digest(outcome.output)}

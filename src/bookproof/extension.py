@@ -7,19 +7,24 @@ renders Python-Markdown; alone it raises at the end of the first page with failu
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
 from markdown import Extension, Markdown
+from markdown.inlinepatterns import InlineProcessor
 from markdown.postprocessors import Postprocessor
 from markdown.preprocessors import Preprocessor
 from markdown.treeprocessors import Treeprocessor
+from markdown.util import AtomicString
 from markdown_exec import InsertHeadings, base_format, markdown_config
 from pymdownx.superfences import SuperFencesCodeExtension, SuperFencesException
 
+from bookproof.alone import alone
 from bookproof.book import Book, settings_from
+from bookproof.claims import ROLE, claims
 from bookproof.examples import Example, Outcome, console_script, missing_host_facts
 from bookproof.options import FenceOptions, parse
 from bookproof.page import (
@@ -63,6 +68,10 @@ class _PageRun:
         self.book, self.source, self.md = book, source, md
         path = f"{book.settings.docs}/{source.path}" if source.path else "<text>"
         self.record: PageRecord = book.begin(path, source.url)
+        self.record.source = source.text
+        found, complaints = claims(path, source.text, source.meta)
+        self.record.claims.extend(found)
+        self.record.failures.extend(complaints)
         self.waiting: list[Fence] = list(scan(source.text))
         self.shown: dict[str, int] = {}
         """HTML of each claimed fence that is to stand in the page, and its line."""
@@ -138,6 +147,8 @@ class BookproofExtension(Extension):
         if _State.page is not None and _State.page.depth:
             _follow_links(_State.page.md, md)
         md.registerExtension(self)
+        # Before backticks (190), which would take the name for code.
+        md.inlinePatterns.register(_Role(ROLE.pattern, md), "bookproof_role", 195)
         md.preprocessors.register(_Begin(md, self), "bookproof_begin", 1000)
         md.treeprocessors.register(_Treed(md), "bookproof_treed", -1000)
         md.postprocessors.register(_End(md, self), "bookproof_end", -1000)
@@ -154,7 +165,7 @@ class BookproofExtension(Extension):
         book = _State.book
         if book is None:
             root = Path(self.getConfig("root") or source.docs_dir.parent)
-            book = _State.book = Book(settings_from(dict(self.getConfigs()), root, source.docs_dir))
+            book = _State.book = alone(settings_from(dict(self.getConfigs()), root, source.docs_dir))
         if markdown_config.exts is None and "rendering_context" in md.preprocessors:
             context: Any = md.preprocessors["rendering_context"]
             markdown_config.save(context.config["markdown_extensions"], context.config["mdx_configs"])
@@ -171,10 +182,10 @@ class BookproofExtension(Extension):
         for shown in page.shown:
             # A block that printed headings comes back in a paragraph, which may not hold it.
             html = html.replace(f"<p>{shown}\n</p>", shown)
-        closing = page.book.end(page.record)
+        if not page.book.collecting:
+            html = page.book.complete(html, page.record)
         page.book.finish(page.record)
-        html = f"{html}\n{closing}" if closing else html
-        return html if page.book.collecting else page.book.complete(html, page.record)
+        return html
 
     def _validate(
         self, language: str, inputs: dict[str, str], options: dict[str, Any], _attrs: dict[str, Any], _md: Markdown
@@ -220,6 +231,13 @@ class _Begin(Preprocessor):
     def run(self, lines: list[str]) -> list[str]:
         self._extension.begin(self.md, lines)
         return lines
+
+
+class _Role(InlineProcessor):
+    def handleMatch(self, m: re.Match[str], data: str) -> tuple[Element, int, int]:  # noqa: ARG002, N802
+        element = Element("span", {"data-bookproof-role": m["kind"]})
+        element.text = AtomicString(m["name"])
+        return element, m.start(0), m.end(0)
 
 
 class _Treed(Treeprocessor):

@@ -100,6 +100,18 @@ class DiagramRecord:
     """Whether a block printed it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One thing that a page cites."""
+
+    kind: str
+    """`symbol`, `test` or `mutation`."""
+    name: str
+    line: int
+    in_map: bool
+    """Whether the front matter names it, so that the production map shows it."""
+
+
 @dataclass(slots=True)
 class PageRecord:
     """Everything a page showed; filled while it is rendered."""
@@ -110,13 +122,15 @@ class PageRecord:
     """Site-relative address of the page."""
     examples: list[ExampleRecord] = field(default_factory=list)
     diagrams: list[DiagramRecord] = field(default_factory=list)
-    symbols: list[tuple[int, str]] = field(default_factory=list)
-    """(line, dotted name) of each cited symbol."""
-    tests: list[tuple[int, str]] = field(default_factory=list)
-    """(line, node id) of each cited test."""
-    mutations: list[tuple[int, str]] = field(default_factory=list)
-    """(line, id) of each cited mutation."""
+    claims: list[Claim] = field(default_factory=list)
+    """What the page cites."""
+    source: str = ""
+    """The whole file, as it was scanned."""
     failures: list[Failure] = field(default_factory=list)
+
+    def cited(self, kind: str) -> list[str]:
+        """Return the names of one kind that the page cites."""
+        return [claim.name for claim in self.claims if claim.kind == kind]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,17 +20,20 @@ from mkdocs.config import base
 from mkdocs.config import config_options as c
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
-from mkdocs.plugins import BasePlugin, event_priority
+from mkdocs.plugins import BasePlugin, CombinedEvent, event_priority
 from mkdocs.structure.files import Files
 
-from bookproof import extension, outputs
+from bookproof import diagrams, extension, outputs
+from bookproof.background import SERVE_SCRIPT, Background
 from bookproof.book import Book, settings_from
+from bookproof.build import Build as _Build
+from bookproof.build import show_failures
 from bookproof.page import Failure, PageRecord
 
 _log = logging.getLogger("mkdocs.plugins.bookproof")
 
 
-class BookproofConfig(base.Config):
+class BookproofConfig(base.Config):  # type: ignore[no-untyped-call]  # MkDocs' own hook has no types
     """Options of the plugin; `bookproof.options.Settings` says what each one means."""
 
     root = c.Optional(c.Type(str))
@@ -47,13 +50,14 @@ class BookproofConfig(base.Config):
     report = c.Type(str, default="")
 
 
-class BookproofPlugin(BasePlugin[BookproofConfig]):
+class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-call]  # likewise
     """MkDocs plugin `bookproof`."""
 
     def __init__(self) -> None:
         self._serving = False
-        self._book: Book | None = None
-        self._root = Path()
+        self._site: Path | None = None
+        self._build: _Build | None = None
+        self._background = Background()
 
     def on_startup(self, *, command: Literal["build", "gh-deploy", "serve"], dirty: bool) -> None:  # noqa: ARG002
         """Remember whether failures end the process or stand in the page."""
@@ -62,46 +66,59 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):
     @event_priority(-50)
     def on_config(self, config: MkDocsConfig) -> MkDocsConfig:
         """Open a new book, and see that the extension is there."""
-        config_file = Path(config.config_file_path or "mkdocs.yml")
-        self._root = (config_file.parent / (self.config.root or ".")).resolve()
-        settings = settings_from(dict(self.config), self._root, Path(config.docs_dir))
         self._close()
-        accepting = os.environ.get("BOOKPROOF_ACCEPT")
-        named = os.environ.get("SITE_COMMIT")
-        self._book = Book(
-            settings,
-            collecting=True,
-            serving=self._serving,
-            accepting=accepting is not None,
-            cached=not named and accepting is None,
-        )
-        extension.use(self._book)
+        self._site = Path(config.site_dir)
+        if address := os.environ.get("SITE_URL"):
+            config.site_url = address if address.endswith("/") else f"{address}/"
+        folder = Path(config.config_file_path or "mkdocs.yml").parent
+        root = (folder / (self.config.root or ".")).resolve()
+        settings = settings_from(dict(self.config), root, Path(config.docs_dir))
+        self._build = build = _Build(settings, config, serving=self._serving)
+        if refused := build.refused:
+            raise PluginError("\n".join(map(str, refused)))
+        extension.use(build.book)
         _list_extension(config)
-        config.watch.extend(
-            str(folder) for folder in (self._root / settings.src, self._root / settings.tests) if folder.is_dir()
-        )
+        config.watch.extend(str(root / name) for name in (settings.src, settings.tests) if (root / name).is_dir())
         return config
 
     @event_priority(-100)
-    def on_env(self, env: Any, *, config: MkDocsConfig, files: Files) -> Any:
-        """End the build if any page has a failure; in serve mode tell it and go on."""
-        book = self._open_book
-        book.close()
-        for file in files.documentation_pages():
-            page = file.page
-            if page is not None and page.content is not None:
-                record = book.records.get(f"{book.settings.docs}/{file.src_uri}")
-                if record is not None:
-                    page.content = book.complete(page.content, record)
-        if book.accepting:
-            _accept(book, os.environ.get("BOOKPROOF_ACCEPT", ""))
-        self._settle(config)
+    def on_files(self, files: Files, *, config: MkDocsConfig) -> Files:  # noqa: ARG002
+        """Start the cited tests and the mutations beside the rendering of the pages."""
+        self._current.start(files)
+        return files
+
+    @event_priority(100)  # before references are resolved, so that those of the production map are
+    def _complete(self, env: Any, *, config: MkDocsConfig, files: Files) -> Any:  # noqa: ARG002
+        self._current.complete(files)
         return env
 
     @event_priority(-100)
+    def _settle_pages(self, env: Any, *, config: MkDocsConfig, files: Files) -> Any:
+        build = self._current
+        if build.book.accepting:
+            accept(build.book, os.environ.get("BOOKPROOF_ACCEPT", ""))
+        if any(record.diagrams for record in build.book.records.values()) and not build.node_off:
+            config.extra_javascript.append(diagrams.SCRIPT)
+        if self._serving:
+            config.extra_javascript.append(SERVE_SCRIPT)
+            show_failures(build.book, files)
+        self._settle()
+        return env
+
+    on_env = CombinedEvent(_complete, _settle_pages)
+
+    @event_priority(-100)
     def on_post_build(self, *, config: MkDocsConfig) -> None:
-        """Write what is written last."""
-        self._settle(config)
+        """Write what needs the whole site, check the site, and write the manifest last."""
+        build = self._current
+        if build.book.accepting:
+            return
+        build.finish(config)
+        if self._serving:
+            self._background.start(build.book.settings, build.cited, Path(config.site_dir))
+            return
+        self._settle()
+        build.write_provenance(config)
 
     def on_build_error(self, *, error: Exception) -> None:  # noqa: ARG002
         """Leave no site behind: whatever ended the build, what is there is not to be published."""
@@ -111,27 +128,25 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):
                 utils.clean_directory(str(self._site))
 
     def on_shutdown(self) -> None:
-        """End the worker."""
+        """End the worker and what runs in the background."""
         self._close()
-
-    _site: Path | None = None
+        self._background.stop()
 
     @property
-    def _open_book(self) -> Book:
-        if self._book is None:
+    def _current(self) -> _Build:
+        if self._build is None:
             raise PluginError("bookproof: no build was begun")
-        return self._book
+        return self._build
 
     def _close(self) -> None:
-        if self._book is not None:
-            self._book.close()
+        if self._build is not None:
+            self._build.close()
         extension.use(None)
 
-    def _settle(self, config: MkDocsConfig) -> None:
+    def _settle(self) -> None:
         """Tell all failures; end the build if it is one to be published."""
-        book = self._open_book
+        book = self._current.book
         failures = book.all_failures()
-        self._site = Path(config.site_dir)
         if report := os.environ.get("BOOKPROOF_REPORT") or self.config.report:
             Path(report).write_text(report_json(book.records.values(), failures), "utf-8")
         if not failures:
@@ -183,7 +198,7 @@ def _list_extension(config: MkDocsConfig) -> None:
     markdown_config.save(names, config.mdx_configs)
 
 
-def _accept(book: Book, page: str) -> None:
+def accept(book: Book, page: str) -> None:
     """Write the outputs of one page, or of all, where the next build compares them."""
     folder = book.settings.root / book.settings.outputs
     written = set()

@@ -39,8 +39,7 @@ FAULTS = {
     ),
     "hangs": ('```python exec="on" timeout="0.3"\nwhile True: pass\n```', 1, "was stopped after 0.3 s (timeout)"),
     "hangs in a thread": (
-        '```python exec="on" timeout="0.3"\nimport threading, time\n'
-        "threading.Thread(target=time.sleep, args=[60]).start()\n```",
+        '```python exec="on" timeout="0.3"\nfrom threading import *\nThread(target=Event().wait).start()\n```',
         1,
         "was stopped after 0.3 s (timeout)",
     ),

@@ -1,0 +1,214 @@
+"""Build: what one run of MkDocs does for a book, in the order in which the plugin's events ask for it.
+
+It promises that everything it shows or records belongs to this build. It decides neither when a step comes nor what
+becomes of failures: the plugin does.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import Files
+from mkdocs.utils.meta import get_data
+
+from bookproof.alone import diagrams_of
+from bookproof.article import Article, Facts
+from bookproof.book import Book
+from bookproof.check import Origin, check_site
+from bookproof.claims import claims
+from bookproof.diagrams import Cut, NodeError, copy_mermaid, cut_other_hosts, find_node, node_is_off, parse_diagrams
+from bookproof.examples import known_facts
+from bookproof.options import Settings
+from bookproof.page import Failure
+from bookproof.proofs import Proofs, Verdicts
+from bookproof.provenance import compose, environment, lock_digest, page_entry, read_tree, refusals, set_epoch, write
+from bookproof.sources import write_source_pages
+
+
+class Build:
+    """One run of MkDocs.
+
+    Parameters:
+        settings: The site's settings.
+        config: MkDocs' configuration.
+        serving: Whether the site is only shown to its author.
+    """
+
+    def __init__(self, settings: Settings, config: MkDocsConfig, *, serving: bool) -> None:
+        self._settings = settings
+        self._config = config
+        self._serving = serving
+        accepting = "BOOKPROOF_ACCEPT" in os.environ
+        self._cached = not (accepting or "SITE_COMMIT" in os.environ)
+        self._tree = read_tree(settings.root, ignore=[Path(config.site_dir)])
+        self.refused = refusals(self._tree)
+        set_epoch(self._tree)
+        self.book = Book(settings, collecting=True, serving=serving, accepting=accepting, cached=self._cached)
+        self.node_off = self._node_off()
+        self.cited: tuple[str, ...] = ()
+        """Node ids of every cited test."""
+        self._proofs: Proofs | None = None
+        self._verdicts: Verdicts | None = None
+        self._origins: dict[str, Origin] = {}
+        self._cuts: list[Cut] = []
+        self._node = "off" if self.node_off else None
+        self._drafts: tuple[str, ...] = ()
+
+    def start(self, files: Files) -> None:
+        """Begin what runs beside the rendering of the pages."""
+        if self.book.accepting:
+            return
+        tests = set()
+        for file in files.documentation_pages():
+            text = file.content_string
+            found, _ = claims(file.src_uri, text, get_data(text)[1])
+            tests |= {claim.name for claim in found if claim.kind == "test"}
+        self.cited = tuple(sorted(tests))
+        self._proofs = Proofs(self._settings, cached=self._cached)
+        self._proofs.start(self.cited, run=not self._serving)
+
+    def complete(self, files: Files) -> None:
+        """Fill in every page, now that all have run."""
+        book, proofs = self.book, self._proofs
+        book.close()
+        if proofs is None:
+            return
+        parsed = self._parse()
+        self._verdicts = None if self._serving else proofs.verdicts()
+        if self._verdicts is not None:
+            book.failures.extend(proofs.mutation_failures(self._verdicts))
+        self._drafts = self._why_draft()
+        article = Article(self._settings, self._facts(files), proofs, self._verdicts, book.records)
+        for file in files.documentation_pages():
+            record = book.records.get(f"{self._settings.docs}/{file.src_uri}")
+            if record is None or file.page is None or file.page.content is None:
+                continue
+            file.page.content = article.complete(file.page.content, record)
+            printed = tuple((one.line, one.output) for one in record.examples)
+            self._origins[file.dest_uri] = Origin(record.path, record.source, printed)
+        book.failures.extend(parsed.result())
+
+    def finish(self, config: MkDocsConfig) -> None:
+        """Write what stands outside the pages, and check the site that is there now."""
+        site = Path(config.site_dir)
+        settings = self._settings
+        if not self._serving:
+            commit = "" if self._drafts else self._tree.commit
+            folders = [name for name in (settings.src, settings.tests) if (settings.root / name).is_dir()]
+            write_source_pages(
+                settings.root,
+                site,
+                commit,
+                folders=folders,
+                repo_url=config.repo_url or "",
+                site_name=config.site_name,
+            )
+        try:
+            if any(record.diagrams for record in self.book.records.values()):
+                copy_mermaid(settings.root, site)
+        except NodeError as error:
+            self.book.failures.append(error.failure)
+        self._cuts = cut_other_hosts(site)
+        if not self._serving:
+            self.book.failures.extend(check_site(site, site_url=config.site_url, sources=self._origins))
+
+    def write_provenance(self, config: MkDocsConfig) -> None:
+        """Write the manifest; nothing may touch the site afterwards."""
+        settings, verdicts = self._settings, self._verdicts or Verdicts()
+        by_path = {origin.path: file for file, origin in self._origins.items()}
+        pages = {
+            path: page_entry(record, by_path[path]) for path, record in self.book.records.items() if path in by_path
+        }
+        config_file = Path(config.config_file_path or "mkdocs.yml").resolve()
+        within = config_file.is_relative_to(settings.root)
+        document = compose(
+            self._tree,
+            environment=environment(node=self._node, host=known_facts(settings)),
+            lock=lock_digest(settings.root),
+            site_url=config.site_url or "",
+            config_file=config_file.relative_to(settings.root).as_posix() if within else config_file.name,
+            src=settings.src,
+            pages=pages,
+            tests={name: {"verdict": str(one.verdict), "cases": one.cases} for name, one in verdicts.tests.items()},
+            mutations={name: one.as_json() for name, one in verdicts.mutations.items()},
+            why_draft=[why for why in self._drafts if why not in self._tree.why_draft],
+            notes={"cut": [f"{cut.file}: {cut.host}" for cut in self._cuts]},
+        )
+        write(Path(config.site_dir), document)
+
+    def close(self) -> None:
+        """End what still runs."""
+        self.book.close()
+        if self._proofs is not None:
+            self._proofs.close()
+
+    def _parse(self) -> Future[list[Failure]]:
+        """Let Mermaid read the diagrams while the tests run."""
+        found = [diagram for record in self.book.records.values() for diagram in diagrams_of(record)]
+        cache = self._settings.root / self._settings.cache / "diagrams.json" if self._cached else None
+        with ThreadPoolExecutor(1) as pool:
+            if found and not self.node_off:
+                self._node = _node_version()
+            return pool.submit(parse_diagrams, self._settings.root, found, cache=cache)
+
+    def _node_off(self) -> bool:
+        try:
+            off = node_is_off()
+        except NodeError as error:
+            self.book.failures.append(error.failure)
+            return False
+        self.book.diagram_class = "bookproof-diagram-source" if off else "mermaid"
+        return off
+
+    def _why_draft(self) -> tuple[str, ...]:
+        reasons = list(self._tree.why_draft)
+        if self._serving:
+            reasons.append("it is being served to its author")
+        absent = sorted(
+            {one.detail for record in self.book.records.values() for one in record.examples if one.status == "absent"}
+        )
+        if absent:
+            reasons.append(f"not every example ran: {', '.join(absent)}")
+        if self.node_off:
+            reasons.append("diagrams were not read (BOOKPROOF_NODE=off)")
+        return tuple(reasons)
+
+    def _facts(self, files: Files) -> Facts:
+        page = files.get_file_from_path(self._settings.evidence) if self._settings.evidence else None
+        return Facts(
+            commit=self._tree.commit,
+            drafts=self._drafts,
+            repo_url=self._config.repo_url or "",
+            api="autorefs" in self._config.plugins,
+            sources=not self._serving,
+            evidence=page.url if page is not None else "",
+        )
+
+
+def _node_version() -> str | None:
+    import subprocess
+
+    try:
+        done = subprocess.run([*find_node(), "--version"], capture_output=True, text=True, check=False)
+    except (NodeError, OSError):
+        return None
+    return done.stdout.strip() or None
+
+
+def show_failures(book: Book, files: Files) -> None:
+    """Put the failures of each page at its top, and those of no page at the top of every page."""
+    for file in files.documentation_pages():
+        record = book.records.get(f"{book.settings.docs}/{file.src_uri}")
+        if record is None or file.page is None or file.page.content is None:
+            continue
+        failures: list[Any] = sorted({*record.failures, *book.failures})
+        boxes = [
+            f'<div class="admonition failure bookproof-failure" role="alert"><pre>{escape(str(failure))}</pre></div>'
+            for failure in failures
+        ]
+        file.page.content = "\n".join((*boxes, file.page.content))

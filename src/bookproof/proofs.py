@@ -1,0 +1,145 @@
+"""Proofs: the cited tests and the mutations of a site, run once per build beside the rendering of its pages.
+
+It promises that a verdict is of this very code: what is remembered between builds are passes, under a key that covers
+the sources, the tests and the tools. It starts threads that wait for processes, and renders nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bookproof.cache import Cache, base_key, digest
+from bookproof.citations import SymbolIndex, TestIndex, collect_tests, run_tests
+from bookproof.mutations import Mutation, MutationResult, load_mutations, run_mutations
+from bookproof.options import Settings
+from bookproof.page import Failure
+from bookproof.verdicts import MutationVerdict, TestResult, TestVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What ran in this build."""
+
+    tests: Mapping[str, TestResult] = field(default_factory=dict)
+    """By node id as cited."""
+    mutations: Mapping[str, MutationResult] = field(default_factory=dict)
+    """By id."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the verdicts for a script in the page."""
+        return {
+            "tests": {name: {"verdict": str(one.verdict), "reason": one.reason} for name, one in self.tests.items()},
+            "mutations": {
+                name: {"verdict": str(one.verdict), "reason": one.detail} for name, one in self.mutations.items()
+            },
+        }
+
+
+class Proofs:
+    """The tests and mutations of one build.
+
+    Parameters:
+        settings: The site's settings.
+        cached: Whether passes of earlier builds may stand for runs.
+    """
+
+    def __init__(self, settings: Settings, *, cached: bool) -> None:
+        root = settings.root
+        self._settings = settings
+        self._folders = (settings.src, settings.tests)
+        self.declared, self.failures = load_mutations(root, settings.mutations)
+        folder = root / settings.cache / "proofs" if cached and settings.cache else None
+        self._cache = Cache(folder)
+        self._base = base_key(root, self._folders, settings.mutations) if folder else ""
+        self._symbols: SymbolIndex | None = None
+        self._pool = ThreadPoolExecutor(2)
+        self._index: Future[TestIndex] | None = None
+        self._tests: Future[dict[str, TestResult]] | None = None
+        self._mutations: Future[dict[str, MutationResult]] | None = None
+
+    @property
+    def symbols(self) -> SymbolIndex:
+        """The packages, read when the first symbol is asked for."""
+        if self._symbols is None:
+            self._symbols = SymbolIndex(self._settings.root, (self._settings.src,))
+        return self._symbols
+
+    def start(self, tests: Collection[str], mutations: Collection[str] | None = None, *, run: bool = True) -> None:
+        """Begin to collect and run, beside whatever the caller does next.
+
+        Parameters:
+            tests: Node ids of the tests that are cited.
+            mutations: Ids of the mutations to run; None: all.
+            run: Run them; otherwise only collect.
+        """
+        self._index = self._pool.submit(self._collect) if tests else None
+        if run:
+            chosen = tuple(one for one in self.declared if mutations is None or one.id in mutations)
+            self._tests = self._pool.submit(self._run_tests, tuple(sorted(set(tests))))
+            self._mutations = self._pool.submit(self._run_mutations, chosen)
+
+    def index(self) -> TestIndex:
+        """Return what pytest collects."""
+        return self._index.result() if self._index is not None else TestIndex(self._settings.root, {}, {})
+
+    def verdicts(self) -> Verdicts:
+        """Wait for every run, and return what it showed."""
+        tests = self._tests.result() if self._tests is not None else {}
+        return Verdicts(tests, self._mutations.result() if self._mutations is not None else {})
+
+    def close(self) -> None:
+        """Let what has not begun never begin."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _collect(self) -> TestIndex:
+        root, key = self._settings.root, digest(self._base, "collected")
+        if known := self._cache.get(key):
+            return TestIndex(root, {case: (file, line) for case, (file, line) in known["cases"].items()}, {})
+        index = collect_tests(root, search_paths=(self._settings.src,))
+        if not index.broken and not index.failure:
+            self._cache.put(key, {"cases": {case: list(place) for case, place in index.cases.items()}})
+        return index
+
+    def _run_tests(self, names: tuple[str, ...]) -> dict[str, TestResult]:
+        if not names:
+            return {}
+        keys = {name: digest(self._base, "test", name) for name in names}
+        known = {name: found for name in names if (found := self._cache.get(keys[name]))}
+        results = {name: TestResult(name, TestVerdict.PASSED, "", found["cases"]) for name, found in known.items()}
+        missing = [name for name in names if name not in known]
+        if missing:
+            results |= run_tests(self._settings.root, missing, search_paths=(self._settings.src,))
+        for name in missing:
+            if results[name].verdict is TestVerdict.PASSED:
+                self._cache.put(keys[name], {"cases": results[name].cases})
+        return {name: results[name] for name in names}
+
+    def _run_mutations(self, chosen: tuple[Mutation, ...]) -> dict[str, MutationResult]:
+        keys = {one.id: digest(self._base, "mutation", repr(_identity(one))) for one in chosen}
+        known = {one.id: found for one in chosen if (found := self._cache.get(keys[one.id]))}
+        missing = [one for one in chosen if one.id not in known]
+        fresh = run_mutations(self._settings.root, missing, folders=self._folders, search_paths=(self._settings.src,))
+        results = {result.mutation.id: result for result in fresh}
+        for result in fresh:
+            if result.verdict is MutationVerdict.KILLED:
+                self._cache.put(keys[result.mutation.id], _remembered(result))
+        return {
+            one.id: results.get(one.id) or MutationResult(one, MutationVerdict.KILLED, **known[one.id])
+            for one in chosen
+        }
+
+    def mutation_failures(self, verdicts: Verdicts) -> list[Failure]:
+        """Return what is wrong with the mutations of the site."""
+        found = [failure for result in verdicts.mutations.values() if (failure := result.failure())]
+        return [*self.failures, *found]
+
+
+def _identity(mutation: Mutation) -> tuple[str, ...]:
+    return (mutation.id, mutation.title, mutation.file, mutation.before, mutation.after, mutation.test)
+
+
+def _remembered(result: MutationResult) -> dict[str, Any]:
+    return {key: value for key, value in asdict(result).items() if key not in {"mutation", "verdict"}}
