@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -169,37 +168,40 @@ def packages_of(search_paths: Iterable[Path]) -> dict[str, Path]:
     return found
 
 
-def run_once(root: Path, spec: Spec, *, env: Mapping[str, str], timeout_seconds: float) -> Run:
+def run_once(root: Path, spec: Spec, *, env: Mapping[str, str], scratch: Path, timeout_seconds: float) -> Run:
     """Run pytest in one process, in `root`.
 
     Parameters:
         root: The working directory.
         spec: What to run.
         env: The whole environment, from `environment`.
+        scratch: An empty folder for the run's own files; temporary paths of tests stand in its `tmp`.
         timeout_seconds: After this long the process and everything that it started is killed.
     """
-    with tempfile.TemporaryDirectory(prefix="bookproof-") as folder:
-        events_file = Path(folder) / "events"
-        with (Path(folder) / "output").open("w+b") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-P", str(_CHILD), "run", str(events_file)],
-                cwd=root,
-                env=dict(env),
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            timed_out = False
-            try:
-                process.communicate(json.dumps(spec.as_json()).encode(), timeout=timeout_seconds)
-            except subprocess.TimeoutExpired:
-                timed_out = True
-            finally:
-                _kill(process)
-            output.seek(0)
-            tail = "\n".join(output.read().decode(errors="replace").splitlines()[-20:])
-        lines = events_file.read_text(encoding="utf-8").splitlines(keepends=True) if events_file.exists() else []
+    events_file = scratch / "events"
+    # The project's options may ask for pytest's cache, so it is moved and not switched off.
+    message = spec.as_json()
+    message["args"] += [f"--basetemp={scratch / 'tmp'}", "-o", f"cache_dir={scratch / 'cache'}"]
+    with (scratch / "output").open("w+b") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(_CHILD), "run", str(events_file)],
+            cwd=root,
+            env=dict(env),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        timed_out = False
+        try:
+            process.communicate(json.dumps(message).encode(), timeout=timeout_seconds)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+        finally:
+            _kill(process)
+        output.seek(0)
+        tail = "\n".join(output.read().decode(errors="replace").splitlines()[-20:])
+    lines = events_file.read_text(encoding="utf-8").splitlines(keepends=True) if events_file.exists() else []
     # A killed process may leave half a line.
     events = [json.loads(line) for line in lines if line.endswith("\n")]
     if timed_out:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from bookproof.testrun import Report, Run
 
 _WRONG_KINDS = ("ImportError", "SyntaxError", "NameError", "AttributeError")
+_NO_RUN = (3, 4)  # pytest's exit codes for an internal error and for options that it does not know
 
 
 class TestVerdict(StrEnum):
@@ -132,8 +133,19 @@ def _uncollected(run: Run, test: str) -> tuple[TestVerdict, str]:
     ended = _why_the_run_ended(run)
     if ended:
         return TestVerdict.NOT_RUN, ended
-    error = last_line("\n".join(line for line in run.output.splitlines() if "error" in line.lower()))
-    return TestVerdict.NOT_COLLECTED, f"there is no test {test}" + (f" ({error})" if error else "")
+    refused = why_pytest_refused(run)
+    if refused and "not found" not in refused:
+        return TestVerdict.NOT_RUN, refused
+    return TestVerdict.NOT_COLLECTED, f"there is no test {test}"
+
+
+def why_pytest_refused(run: Run) -> str:
+    """Return why pytest did not even collect; empty where it did."""
+    if run.exit_code not in _NO_RUN:
+        return ""
+    return "pytest could not run: " + last_line(
+        "\n".join(line for line in run.output.splitlines() if "error" in line.lower()) or run.output
+    )
 
 
 def _why_the_run_ended(run: Run) -> str:
