@@ -17,11 +17,9 @@ import difflib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bookproof.cache import Cache, digest
 from bookproof.page import Failure
 from bookproof.testrun import Spec, environment, packages_of, run_once
 from bookproof.verdicts import (
@@ -225,8 +223,6 @@ def collect_tests(
     *,
     search_paths: Sequence[str] = ("src",),
     timeout_seconds: float = 120.0,
-    cache: Cache | None = None,
-    key: str = "",
 ) -> TestIndex:
     """Ask pytest, in one process, which tests there are.
 
@@ -234,12 +230,7 @@ def collect_tests(
         root: The repository.
         search_paths: Folders in it whose packages the tests import.
         timeout_seconds: For the whole collection.
-        cache: Where a collection without a fault is remembered.
-        key: `cache.base_key` of this build.
     """
-    cache, key = cache or Cache(None), digest(key, "collection", *_environment_facts(search_paths))
-    if found := cache.get(key):
-        return TestIndex(root, {case: (file, line) for case, file, line in found["cases"]}, {})
     with tempfile.TemporaryDirectory(prefix="bookproof-") as scratch:
         run = run_once(
             root,
@@ -251,8 +242,6 @@ def collect_tests(
     failure = "the time ran out" if run.timed_out else why_pytest_refused(run)
     if run.exit_code is None and not failure:
         failure = f"the process ended: {last_line(run.output)}"
-    if not run.broken and not failure:
-        cache.put(key, {"cases": run.collected})
     return TestIndex(root, {case: (file, line) for case, file, line in run.collected}, run.broken, failure)
 
 
@@ -280,13 +269,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it w
 
 
 def run_tests(
-    root: Path,
-    names: Iterable[str],
-    *,
-    search_paths: Sequence[str] = ("src",),
-    timeout_seconds: float = 300.0,
-    cache: Cache | None = None,
-    key: str = "",
+    root: Path, names: Iterable[str], *, search_paths: Sequence[str] = ("src",), timeout_seconds: float = 300.0
 ) -> dict[str, TestResult]:
     """Run cited tests, all in one pytest process, under the project's own options.
 
@@ -295,26 +278,11 @@ def run_tests(
         names: Node ids.
         search_paths: Folders in it whose packages the tests import; tests of a package from elsewhere prove nothing.
         timeout_seconds: For the whole run.
-        cache: Where passes, and nothing else, are remembered.
-        key: `cache.base_key` of this build.
 
     Returns:
         A result for each name, sorted by name.
     """
-    cache, facts = cache or Cache(None), _environment_facts(search_paths)
-    keys = {name: digest(key, "test", name, *facts) for name in sorted(set(names))}
-    known = {name: cache.get(keys[name]) for name in keys}
-    run = _run(root, tuple(name for name in keys if not known[name]), search_paths, timeout_seconds)
-    for name, result in run.items():
-        if result.verdict is TestVerdict.PASSED:
-            cache.put(keys[name], {"cases": result.cases})
-    return {
-        name: run[name] if found is None else TestResult(name, TestVerdict.PASSED, "", found["cases"])
-        for name, found in known.items()
-    }
-
-
-def _run(root: Path, wanted: tuple[str, ...], search_paths: Sequence[str], timeout: float) -> dict[str, TestResult]:
+    wanted = tuple(sorted(set(names)))
     files = sorted({name.partition("::")[0] for name in wanted})
     files = [file for file in files if (root / file).is_file()]
     if not files:
@@ -322,7 +290,7 @@ def _run(root: Path, wanted: tuple[str, ...], search_paths: Sequence[str], timeo
     sources = [root.resolve() / path for path in search_paths]
     with tempfile.TemporaryDirectory(prefix="bookproof-") as scratch:
         spec = Spec((*_OPTIONS, *files), wanted, packages_of(sources))
-        run = run_once(root, spec, env=environment(sources), scratch=Path(scratch), timeout_seconds=timeout)
+        run = run_once(root, spec, env=environment(sources), scratch=Path(scratch), timeout_seconds=timeout_seconds)
         places = {f"{Path(scratch) / 'tmp'}": "<tmp>", f"{root.resolve()}/": ""}
     elsewhere = "; ".join(f"{name} was loaded from {place}" for name, place in run.foreign.items())
     results = {}
@@ -332,11 +300,6 @@ def _run(root: Path, wanted: tuple[str, ...], search_paths: Sequence[str], timeo
             result = replace(result, verdict=TestVerdict.NOT_RUN, reason=elsewhere)
         results[name] = replace(result, reason=normalise(result.reason, places))
     return results
-
-
-def _environment_facts(search_paths: Sequence[str]) -> tuple[str, ...]:
-    """Return what a test's result depends on besides the build's own key."""
-    return (version("pytest"), *search_paths)
 
 
 def test_failure(result: TestResult, path: str, line: int) -> Failure | None:

@@ -24,11 +24,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from html import escape
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bookproof.cache import Cache, digest
 from bookproof.page import Failure
 from bookproof.testrun import Run, Spec, WarmRunner, packages_of
 from bookproof.verdicts import MutationVerdict, judge_mutation, normalise, why_not_passed
@@ -279,8 +277,6 @@ def run_mutations(
     timeout_seconds: float = 20.0,
     pytest_args: Sequence[str] = (),
     fork: bool = True,
-    cache: Cache | None = None,
-    key: str = "",
 ) -> tuple[MutationResult, ...]:
     """Run mutations, each on a copy of the tree, with pytest's plug-in autoload off.
 
@@ -295,58 +291,27 @@ def run_mutations(
         timeout_seconds: A run without a sign of life for so long is over.
         pytest_args: Further options, such as `("-p", "some_plugin")`.
         fork: Use fork where there is one.
-        cache: Where kills, and nothing else, are remembered.
-        key: `cache.base_key` of this build.
 
     Returns:
         One result for each mutation, in their order.
     """
-    cache, facts = cache or Cache(None), (version("pytest"), *folders, *search_paths, "", *pytest_args)
-    keys = [digest(key, "mutation", repr(mutation), *facts) for mutation in mutations]
-    known = [cache.get(key) for key in keys]
-    wanted = [mutation for mutation, found in zip(mutations, known, strict=True) if not found]
-    options = _Options(tuple(folders), tuple(search_paths), workers, timeout_seconds, tuple(pytest_args), fork)
-    fresh = iter(_run_all(root, wanted, options))
-    results = []
-    for mutation, found, key in zip(mutations, known, keys, strict=True):
-        result = MutationResult(mutation, MutationVerdict.KILLED, **found) if found else next(fresh)
-        if not found and result.verdict is MutationVerdict.KILLED:
-            cache.put(key, {name: getattr(result, name) for name in ("file", "line", "code", "text", "diff")})
-        results.append(result)
-    return tuple(results)
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """The options of `run_mutations`."""
-
-    folders: tuple[str, ...]
-    search_paths: tuple[str, ...]
-    workers: int
-    timeout_seconds: float
-    pytest_args: tuple[str, ...]
-    fork: bool
-
-
-def _run_all(root: Path, mutations: Sequence[Mutation], options: _Options) -> Sequence[MutationResult]:
     if not mutations:
         return ()
-    folders, search_paths = options.folders, options.search_paths
     with tempfile.TemporaryDirectory(prefix="bookproof-") as folder, ExitStack() as stack:
         copies: queue.SimpleQueue[_Copy] = queue.SimpleQueue()
         warm = _outside_modules(root, folders, search_paths, [mutation.test for mutation in mutations])
-        for number in range(min(options.workers, len(mutations))):
+        for number in range(min(workers, len(mutations))):
             place = Path(folder).resolve() / f"copy{number}"
             _copy_tree(root, place, folders)
             sources = [place / path for path in search_paths]
-            runner = stack.enter_context(WarmRunner(place, sources, warm=warm, fork=options.fork))
-            copies.put(_Copy(place, runner, packages_of(sources), options.pytest_args, options.timeout_seconds))
+            runner = stack.enter_context(WarmRunner(place, sources, warm=warm, fork=fork))
+            copies.put(_Copy(place, runner, packages_of(sources), tuple(pytest_args), timeout_seconds))
         with ThreadPoolExecutor(copies.qsize()) as pool:
 
             def baseline(test: str) -> str:
                 copy = copies.get()
                 try:
-                    return why_not_passed(copy.run(test, bytecode=True), test)
+                    return normalise(why_not_passed(copy.run(test, bytecode=True), test), copy.names())
                 finally:
                     copies.put(copy)
 
@@ -371,6 +336,10 @@ class _Copy:
     packages: Mapping[str, Path]
     pytest_args: tuple[str, ...]
     timeout_seconds: float
+
+    def names(self) -> dict[str, str]:
+        """Return what stands for the copy's paths in a message: repository-relative paths, and one word for scratch."""
+        return {f"{self.place.with_suffix('.tmp')}": "<tmp>", f"{self.place}/": "", f"{self.place}": "."}
 
     def run(self, test: str, *, modules: tuple[str, ...] = (), bytecode: bool = False) -> Run:
         """Run one test. Compiled files are kept only of the untouched code, so that none can be stale."""
@@ -422,7 +391,7 @@ def _run_one(copy: _Copy, mutation: Mutation, baseline: str) -> MutationResult:
     finally:
         target.write_bytes(original)
     verdict, detail, report = judge_mutation(run, mutation.test)
-    places = {f"{copy.place.with_suffix('.tmp')}": "<tmp>", f"{copy.place}/": "", f"{copy.place}": "."}
+    places = copy.names()
     detail = normalise(detail, places)
     if report is None:
         return MutationResult(mutation, verdict, detail, diff=diff)

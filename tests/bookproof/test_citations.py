@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from bookproof import citations
-from bookproof.cache import Cache
 from bookproof.citations import CitedTest, Symbol, SymbolIndex, TestIndex, collect_tests, run_tests
 from bookproof.mutations import Mutation, MutationResult
 from bookproof.page import Failure
@@ -374,22 +373,6 @@ def test_a_pass_on_a_package_from_elsewhere_does_not_count(root: Path, tmp_path:
     (result,) = run_tests(tmp_path, ["tests/test_x.py::test_x"]).values()
     assert result.verdict is TestVerdict.ERROR or "was loaded from" in result.reason
     assert result.verdict is not TestVerdict.PASSED
-
-
-def test_only_passes_are_remembered(root: Path, tmp_path: Path) -> None:
-    names = ["tests/test_ok.py::test_plain", "tests/test_ok.py::test_fails"]
-    cache = Cache(tmp_path)
-    cold = run_tests(root, names, cache=cache, key="k")
-    assert len(list(tmp_path.rglob("*.json"))) == 1
-    assert run_tests(root, names, cache=cache, key="k") == cold
-    # Had the pass been looked up under another key, it would have been run: here nothing can be.
-    assert run_tests(tmp_path, names[:1], cache=cache, key="k")[names[0]].verdict is TestVerdict.PASSED
-    assert run_tests(tmp_path, names[:1], cache=cache, key="l")[names[0]].verdict is TestVerdict.NOT_COLLECTED
-
-
-def test_a_collection_is_remembered_only_without_a_fault(root: Path, tests: TestIndex, tmp_path: Path) -> None:
-    assert collect_tests(root, cache=Cache(tmp_path), key="k").broken
-    assert list(tmp_path.iterdir()) == []
 
 
 LINKS = Links(base="../../", commit=SHA, repo_url="https://github.com/o/r.git/")

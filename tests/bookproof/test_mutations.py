@@ -184,25 +184,14 @@ def shop(tmp_path: Path) -> Path:
 
 
 def mutation(**changes: object) -> Mutation:
-    values = {"id": "m", "title": "The sum is one too high", **KILLER, **changes}
+    lines = {"": 1, "id": 2, "title": 3, "file": 4, "before": 5, "after": 6, "test": 7}
+    values = {"id": "m", "title": "The sum is one too high", **KILLER, "lines": lines, **changes}
     return Mutation(**values)  # type: ignore[arg-type]  # the values of a test
 
 
 def run(root: Path, **changes: object) -> MutationResult:
     (result,) = run_mutations(root, [mutation(**changes)], timeout_seconds=3)
     return result
-
-
-def test_a_change_that_the_test_notices_is_killed(shop: Path) -> None:
-    result = run(shop)
-    assert result.verdict is MutationVerdict.KILLED, result
-    assert result.failure() is None
-    assert result.detail == ""
-    assert (result.file, result.code) == ("tests/test_till.py", 'assert total(prices) == 3, "the sum is wrong"')
-    assert TESTS.splitlines()[result.line - 1].strip() == result.code
-    assert result.text.startswith("AssertionError: the sum is wrong\nassert 4 == 3")
-    assert "-    return sum(prices)\n+    return sum(prices) + 1\n" in result.diff
-    assert (shop / "src/shop/till.py").read_text() == PACKAGE
 
 
 LIMIT = {"before": "LIMIT = 10", "after": "LIMIT = 11"}
@@ -266,17 +255,27 @@ WRONG = {
 }
 
 
+PLAIN = {
+    "killed": {"title": "1 < 2 & more"},
+    "one case": {"after": "sum(prices) + 3", "test": "tests/test_till.py::test_cases[3]"},
+    "another case": {"after": "sum(prices) + 3", "test": "tests/test_till.py::test_cases[5]"},
+    "class": {"before": '{price} EUR"', "after": '{price} USD"', "test": "tests/test_till.py::TestTill"},
+}
+
+
 @pytest.fixture(scope="module")
-def wrong_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MutationResult]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MutationResult]:
     """Run them all in one go, as a build does: none may disturb another."""
-    root = make_shop(tmp_path_factory.mktemp("wrong"))
-    mutations = [mutation(**changes) for changes, _, _ in WRONG.values()]
-    return dict(zip(WRONG, run_mutations(root, mutations, timeout_seconds=3), strict=True))
+    root = make_shop(tmp_path_factory.mktemp("batch"))
+    mutations = [mutation(**changes) for changes in (*(row[0] for row in WRONG.values()), *PLAIN.values())]
+    found = dict(zip((*WRONG, *PLAIN), run_mutations(root, mutations, timeout_seconds=3), strict=True))
+    assert (root / "src/shop/till.py").read_text() == PACKAGE
+    return found
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_every_other_way_to_fail_is_no_kill(kind: str, wrong_results: dict[str, MutationResult]) -> None:
-    result, (_, said, verdict) = wrong_results[kind], WRONG[kind]
+def test_every_other_way_to_fail_is_no_kill(kind: str, results: dict[str, MutationResult]) -> None:
+    result, (_, said, verdict) = results[kind], WRONG[kind]
     assert result.verdict == verdict, result
     assert said in result.detail
     failure = result.failure()
@@ -292,20 +291,21 @@ def test_fresh_processes_serve_where_fork_is_missing(shop: Path) -> None:
         assert runner.run(spec, timeout_seconds=1).timed_out
 
 
-def test_a_test_that_names_one_case_or_a_class_is_run_as_such(shop: Path) -> None:
-    case, other, whole = run_mutations(
-        shop,
-        [
-            mutation(after="sum(prices) + 3", test="tests/test_till.py::test_cases[3]"),
-            mutation(after="sum(prices) + 3", test="tests/test_till.py::test_cases[5]"),
-            mutation(before='{price} EUR"', after='{price} USD"', test="tests/test_till.py::TestTill"),
-        ],
-    )
-    assert (case.verdict, other.verdict, whole.verdict) == (
-        MutationVerdict.KILLED,
-        MutationVerdict.SURVIVED,
-        MutationVerdict.KILLED,
-    )
+def test_a_change_that_the_test_notices_is_killed(results: dict[str, MutationResult]) -> None:
+    result = results["killed"]
+    assert result.verdict is MutationVerdict.KILLED, result
+    assert result.failure() is None
+    assert result.detail == ""
+    assert (result.file, result.code) == ("tests/test_till.py", 'assert total(prices) == 3, "the sum is wrong"')
+    assert TESTS.splitlines()[result.line - 1].strip() == result.code
+    assert result.text.startswith("AssertionError: the sum is wrong\nassert 4 == 3")
+    assert "-    return sum(prices)\n+    return sum(prices) + 1\n" in result.diff
+
+
+def test_a_test_that_names_one_case_or_a_class_is_run_as_such(results: dict[str, MutationResult]) -> None:
+    assert results["one case"].verdict is MutationVerdict.KILLED
+    assert results["another case"].verdict is MutationVerdict.SURVIVED
+    assert results["class"].verdict is MutationVerdict.KILLED
 
 
 def test_the_copy_is_what_runs_even_where_the_project_is_installed(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,12 +422,10 @@ def test_a_fault_in_the_file_is_reported_at_its_line(tmp_path: Path, old: str, n
     assert said in failures[0].text
 
 
-def test_an_invalid_mutation_is_reported_at_the_key_to_blame(shop: Path) -> None:
-    (_, limit), _ = load(shop, TOML.replace('"LIMIT = 10"', '"price"'))
-    (result,) = run_mutations(shop, [limit])
-    failure = result.failure()
-    assert failure is not None
-    assert failure.line == 16
+def test_an_invalid_mutation_is_reported_at_the_key_to_blame(results: dict[str, MutationResult]) -> None:
+    assert [
+        failure.line for kind in ("matches twice", "no file", "no such test") if (failure := results[kind].failure())
+    ] == [5, 4, 7]
 
 
 def test_mutate_runs_what_is_asked_for(shop: Path) -> None:
@@ -440,8 +438,8 @@ def test_mutate_runs_what_is_asked_for(shop: Path) -> None:
         mutate(shop, ["limits"])
 
 
-def test_the_figure_marks_lines_by_sign_and_element(shop: Path) -> None:
-    html = render_mutation(run(shop, title="1 < 2 & more"), failing_href="../x.html#L1")
+def test_the_figure_marks_lines_by_sign_and_element(results: dict[str, MutationResult]) -> None:
+    html = render_mutation(results["killed"], failing_href="../x.html#L1")
     assert "<figcaption>Mutation: 1 &lt; 2 &amp; more</figcaption>" in html
     assert '<del class="bookproof-diff-removed">-    return sum(prices)</del>' in html
     assert '<ins class="bookproof-diff-added">+    return sum(prices) + 1</ins>' in html
