@@ -8,6 +8,8 @@ renders Python-Markdown; alone it raises at the end of the first page with failu
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from markdown.preprocessors import Preprocessor
 from markdown.treeprocessors import Treeprocessor
 from markdown.util import AtomicString
 from markdown_exec import InsertHeadings, base_format, markdown_config
+from pymdownx.snippets import SnippetMissingError
 from pymdownx.superfences import SuperFencesCodeExtension, SuperFencesException
 
 from bookproof.alone import alone
@@ -150,6 +153,9 @@ class BookproofExtension(Extension):
         # Before backticks (190), which would take the name for code.
         md.inlinePatterns.register(_Role(ROLE.pattern, md), "bookproof_role", 195)
         md.preprocessors.register(_Begin(md, self), "bookproof_begin", 1000)
+        if "snippet" in md.preprocessors:
+            snippets: Any = md.preprocessors["snippet"]
+            snippets.run = partial(_run_snippets, snippets.run)
         md.treeprocessors.register(_Treed(md), "bookproof_treed", -1000)
         md.postprocessors.register(_End(md, self), "bookproof_end", -1000)
 
@@ -231,6 +237,33 @@ class _Begin(Preprocessor):
     def run(self, lines: list[str]) -> list[str]:
         self._extension.begin(self.md, lines)
         return lines
+
+
+def _run_snippets(run: Callable[[list[str]], list[str]], lines: list[str]) -> list[str]:
+    """Run the snippets' own preprocessor, so that a snippet which is missing is a failure at its line."""
+    try:
+        return run(lines)
+    except SnippetMissingError:
+        page = _State.page
+        if page is None:
+            raise
+    missing = {line: reason for line in lines if (reason := _missing_snippet(run, line))}
+    if not missing:
+        raise ValueError(f"bookproof: {page.record.path}: a snippet in a snippet, or one of several lines, is missing")
+    source = page.source.text.splitlines()
+    for line, reason in missing.items():
+        number = next((at for at, text in enumerate(source, start=1) if text.strip() == line.strip()), 0)
+        page.fail(number, reason)
+    return run([line for line in lines if line not in missing])
+
+
+def _missing_snippet(run: Callable[[list[str]], list[str]], line: str) -> str:
+    try:
+        if "8<" in line:
+            run([line])
+    except SnippetMissingError as error:
+        return str(error)
+    return ""
 
 
 class _Role(InlineProcessor):

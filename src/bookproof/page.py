@@ -47,6 +47,12 @@ class Failure:
         """Return `docs/lessons/x.md:12: text`, or without the line where none is known."""
         return f"{self.path}:{self.line}: {self.text}" if self.line else f"{self.path}: {self.text}"
 
+    def annotation(self) -> str:
+        """Return the workflow command that marks the line in a review on GitHub."""
+        escaped = self.text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+        line = f",line={self.line}" if self.line else ""
+        return f"::error file={self.path}{line},title=bookproof::{escaped}"
+
 
 class BookproofError(Exception):
     """A page cannot be published; carries every failure of it."""

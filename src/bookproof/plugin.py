@@ -152,20 +152,13 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         if not failures:
             return
         if os.environ.get("GITHUB_ACTIONS") == "true":
-            print("\n".join(annotation(failure) for failure in failures), flush=True)  # noqa: T201 (read by the runner)
+            print("\n".join(failure.annotation() for failure in failures), flush=True)  # noqa: T201 (read by the runner)
         if self._serving:
             for failure in failures:
                 _log.error("%s", failure)
             return
         count = "1 failure" if len(failures) == 1 else f"{len(failures)} failures"
         raise PluginError("\n".join(("bookproof: " + count, *map(str, failures))))
-
-
-def annotation(failure: Failure) -> str:
-    """Return a failure as a workflow command that marks its line in a review."""
-    escaped = failure.text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    line = f",line={failure.line}" if failure.line else ""
-    return f"::error file={failure.path}{line},title=bookproof::{escaped}"
 
 
 def report_json(records: Any, failures: list[Failure]) -> str:

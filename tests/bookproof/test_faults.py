@@ -86,6 +86,8 @@ FAULTS = {
     "in an indented code block": ('text\n\n    ```python exec="on"\n    pass\n    ```', 3, "does not show it"),
     "empty block": ('```python exec="on"\n```', 1, "the block is empty"),
     "unquoted snippet": ("text\n\n--8<-- src/pack.py", 3, "would be printed, not followed"),
+    "missing snippet": ('text\n\n--8<-- "absent.py"', 3, "'absent.py' could not be found"),
+    "missing section of a snippet": ('text\n\n--8<-- "src/pack.py:part"', 3, "'part' could not be located"),
     "writes to standard error beside Markdown": (
         '```python exec="on" result="markdown"\nimport sys\nprint("x", file=sys.stderr)\n```',
         1,

@@ -1,0 +1,384 @@
+"""Whole builds of tiny sites: what a page shows, what is compared, and what is left when a build fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import TinySite
+
+pytestmark = pytest.mark.site
+
+CLEAN = """
+    # Clean
+
+    ```python exec="on" id="sum"
+    print(1 + 1)
+    ```
+"""
+FAILING = '```python exec="on"\nraise ValueError("empty")\n```\n'
+
+
+def text_of(html: str) -> str:
+    """Return the text of a page, without tags."""
+    return re.sub(r"<[^>]+>", "", html).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def test_a_clean_site_is_green_without_a_warning(site: TinySite) -> None:
+    site.options = "timeout_seconds: 5"
+    site.write("docs/index.md", CLEAN)
+    assert site.accept().returncode == 0
+    built = site.build("--strict")
+    assert built.returncode == 0
+    assert "WARNING" not in built.log
+    assert "2\n" in text_of(built.html())
+    assert (built.site / "provenance.json").is_file()
+
+
+@pytest.mark.parametrize("flags", [(), ("--strict",), ("-q",), ("-v",), ("-q", "--strict"), ("-v", "--strict")])
+def test_a_failure_is_told_and_leaves_no_site_at_every_verbosity(site: TinySite, flags: tuple[str, ...]) -> None:
+    site.write("docs/index.md", FAILING)
+    (site.root / "site").mkdir()
+    (site.root / "site" / "old.html").write_text("of an earlier build")
+    built = site.build(*flags)
+    assert built.returncode == 1
+    assert "docs/index.md:2: python example failed: ValueError: empty" in built.log
+    assert list(built.site.iterdir()) == []
+
+
+def test_all_failures_of_all_pages_come_in_one_run(site: TinySite) -> None:
+    site.write("docs/index.md", FAILING + "\n" + FAILING)
+    site.write("docs/deep/other.md", '---\ntitle: x\n---\n\n```python exec="on"\nimport sys\nsys.exit()\n```\n')
+    built = site.build("-q")
+    places = [failure.partition(" ")[0] for failure in built.failures]
+    assert places == ["docs/deep/other.md:7:", "docs/index.md:2:", "docs/index.md:6:"]
+
+
+def test_the_abort_of_strict_mode_leaves_no_site(site: TinySite) -> None:
+    site.write("docs/index.md", "[dead](nowhere.md)\n")
+    built = site.build("--strict")
+    assert built.returncode == 1
+    assert list(built.site.iterdir()) == []
+
+
+def test_an_error_of_the_theme_leaves_no_site(site: TinySite) -> None:
+    """Whatever ends a build, what was there before is not to be published."""
+    site.write("docs/index.md", "---\ntemplate: broken.html\n---\n# Home\n")
+    site.write("theme/broken.html", "{{ nothing.at.all }}")
+    (site.root / "site").mkdir()
+    (site.root / "site" / "old.html").write_text("of an earlier build")
+    built = site.build()
+    assert built.returncode != 0
+    assert list(built.site.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "wrapped", ["", "!!! note\n\n    ", '=== "Tab"\n\n    ', "- item\n\n    ", "> ", "1. a\n\n    - b\n\n        "]
+)
+def test_the_line_is_right_in_every_container(site: TinySite, wrapped: str) -> None:
+    head, _, prefix = wrapped.rpartition("\n")
+    block = "\n".join(prefix + line for line in FAILING.rstrip().split("\n"))
+    page = f"---\ntitle: x\n---\n\n{head}{chr(10) if head else ''}{block}\n"
+    site.write("docs/index.md", page)
+    line = page.split("\n").index(f'{prefix}raise ValueError("empty")') + 1
+    assert f"docs/index.md:{line}: python example failed" in site.build("-q").log
+
+
+def test_everything_that_is_written_is_shown(site: TinySite) -> None:
+    """Prints of the package, of child processes and through sys.stdout, with sep and end, in their order."""
+    site.write("src/pack.py", "import sys\n\ndef speak():\n    print('package')\n    sys.stdout.write('written\\n')\n")
+    site.write(
+        "docs/index.md",
+        """
+        ```python exec="on"
+        import os, pack, sys
+        pack.speak()
+        print("a", "b", sep="|", end="!\\n")
+        os.system("echo child")
+        print("error", file=sys.stderr)
+        ```
+        """,
+    )
+    built = site.build()
+    assert "package\nwritten\na|b!\nchild\nerror\n" in text_of(built.html())
+    assert "package" not in built.log
+
+
+def test_pages_share_nothing(site: TinySite) -> None:
+    site.write(
+        "docs/a.md",
+        """
+        ```python exec="on" session="s"
+        import builtins, os, pathlib, sys
+        builtins.leak = sys.leak = os.environ["LEAK"] = "leaked"
+        pathlib.Path("leak").touch()
+        ```
+        """,
+    )
+    site.write(
+        "docs/index.md",
+        """
+        ```python exec="on" session="s"
+        import builtins, os, pathlib, sys
+        print("clean:", "LEAK" not in os.environ, not hasattr(sys, "leak"), not pathlib.Path("leak").exists())
+        ```
+        """,
+    )
+    assert "clean: True True True" in text_of(site.build().html())
+
+
+def test_blocks_of_a_page_share_a_folder_and_their_session(site: TinySite) -> None:
+    site.write(
+        "docs/index.md",
+        """
+        ```python exec="on" session="s"
+        def double(x): return factor * x
+        ```
+
+        ```bash exec="on"
+        echo 21 > number
+        ```
+
+        ```python exec="on" session="s"
+        factor = 2
+        print(double(int(open("number").read())))
+        ```
+
+        ```python exec="on" raises="NameError"
+        factor
+        ```
+        """,
+    )
+    html = text_of(site.build().html())
+    assert "42" in html
+    assert "NameError: name 'factor' is not defined" in html
+
+
+def test_a_block_that_is_meant_to_fail_is_shown_failing(site: TinySite) -> None:
+    site.write("src/pack.py", "class Refusal(Exception): ...\nclass Narrow(Refusal): ...\n")
+    site.write(
+        "docs/index.md",
+        """
+        ```python exec="on" raises="Refusal"
+        import pack
+        print("before")
+        raise pack.Narrow("not yours")
+        ```
+
+        ```console exec="on" returncode="3"
+        $ echo before
+        $ echo "refused" >&2; exit 3
+        ```
+        """,
+    )
+    html = text_of(site.build().html())
+    assert "before\npack.Narrow: not yours\n" in html
+    assert "fails as it should: raises Refusal" in html
+    assert "refused" in html
+    assert "fails as it should: exit code 3" in html
+
+
+def test_markdown_that_a_block_prints_is_rendered_and_its_links_are_checked(site: TinySite) -> None:
+    site.write("docs/other.md", "# Other\n")
+    site.write(
+        "docs/index.md",
+        """
+        # Home
+
+        ```python exec="on" id="made" source="none" result="markdown"
+        print("## Printed\\n\\n| a |\\n|--:|\\n| 1 |\\n\\n[other](other.md)")
+        ```
+        """,
+    )
+    html = site.build("--strict").html()
+    assert '<h2 id="made-printed">Printed</h2>' in html
+    assert 'style="text-align: right;">1</td>' in html
+    assert 'href="other/"' in html
+    assert "<p><div" not in html
+
+
+def test_a_dead_link_that_a_block_prints_is_red(site: TinySite) -> None:
+    site.write("docs/index.md", '```python exec="on" result="markdown"\nprint("[dead](nowhere.md)")\n```\n')
+    built = site.build("-q")
+    assert built.returncode == 1
+    assert "docs/index.md:" in built.log
+    assert "nowhere.md" in built.log
+
+
+def test_what_was_normalised_is_said(site: TinySite) -> None:
+    site.write(
+        "docs/index.md",
+        """
+        ```python exec="on" normalise="times,durations"
+        import datetime, os, pathlib, pack
+        print(datetime.datetime.now().isoformat(), "in 0.31 s", object())
+        print(os.getcwd(), pathlib.Path.home(), pack.__file__)
+        ```
+
+        ```python exec="on"
+        print("2026-01-05T08:00:00+00:00")
+        ```
+        """,
+    )
+    site.write("src/pack.py", "")
+    html = text_of(site.build().html())
+    assert "<time> in <duration> <object object at <address>>\n<work> <home> <project>/src/pack.py" in html
+    assert "normalised: paths, addresses, times, durations" in html
+    assert "2026-01-05T08:00:00+00:00" in html, "a time that a lesson is about stays"
+
+
+def test_a_block_that_the_host_cannot_run_is_shown_as_not_run(site: TinySite) -> None:
+    site.options = 'outputs: ""\nhost_facts: {moon: "false"}'
+    site.write("docs/index.md", '```bash exec="on" host="moon"\nfalse\n```\n')
+    html = text_of(site.build("--strict").html())
+    assert "not run: this host has no moon" in html
+    assert "Draft" in html
+    assert "0 examples run" in html
+
+
+def test_ids_stay_when_another_page_gains_a_block(site: TinySite) -> None:
+    block = '```python exec="on" result="markdown"\nprint("## Heading")\n```\n'
+    site.write("docs/index.md", block)
+    site.write("docs/a.md", "# A\n")
+    before = site.build().html()
+    site.write("docs/a.md", block + "\n" + block)
+    assert site.build().html() == before
+
+
+# Outputs under review
+
+
+def test_a_changed_output_is_red_with_a_diff_until_it_is_accepted(site: TinySite) -> None:
+    site.options = "cache: .bookproof"
+    site.write("docs/index.md", CLEAN)
+    assert "docs/index.md:3: example sum has no committed output: run `bookproof accept index`" in site.build("-q").log
+    assert site.accept("index").returncode == 0
+    committed = site.root / "tests/outputs/index.txt"
+    assert committed.read_text() == "=== sum\n    2\n"
+    site.write("docs/index.md", CLEAN.replace("1 + 1", "1 + 2"))
+    built = site.build("-q")
+    assert built.returncode == 1
+    assert "docs/index.md:3: the output of example sum changed" in built.log
+    assert "tests/outputs/index.txt:1" in built.log
+    assert "-2\n+3" in built.log
+    assert committed.read_text() == "=== sum\n    2\n", "a build never rewrites"
+    assert site.accept().returncode == 0
+    assert site.build("-q").returncode == 0
+
+
+def test_an_output_without_an_example_is_red_at_its_line(site: TinySite) -> None:
+    site.options = "cache: .bookproof"
+    site.write("docs/index.md", CLEAN)
+    site.write("tests/outputs/index.txt", "=== sum\n    2\n\n=== gone\n    x\n")
+    assert "tests/outputs/index.txt:4: no example of docs/index.md has the id gone" in site.build("-q").log
+
+
+def test_a_failing_page_is_not_accepted(site: TinySite) -> None:
+    site.options = "cache: .bookproof"
+    site.write("docs/index.md", FAILING)
+    assert site.accept().returncode == 1
+    assert not (site.root / "tests/outputs/index.txt").exists()
+
+
+def test_a_time_in_an_output_is_recognised_as_what_differs(site: TinySite) -> None:
+    site.options = "cache: .bookproof"
+    site.write("docs/index.md", '```python exec="on"\nprint("2026-01-01 10:00:00")\n```\n')
+    site.write("tests/outputs/index.txt", "=== example-1\n    2025-12-31 10:00:00\n")
+    assert 'changed (normalise="times" would make both equal)' in site.build("-q").log
+
+
+# The cache
+
+
+def counting(site: TinySite) -> int:
+    counter = site.root / "counter"
+    return len(counter.read_text()) if counter.exists() else 0
+
+
+def test_only_passes_are_remembered_and_cold_and_warm_builds_are_equal(site: TinySite) -> None:
+    site.write("src/pack.py", "value = 1\n")
+    site.write("tests/test_pack.py", "")
+    page = f'```bash exec="on"\nprintf . >> {site.root}/counter\n```\n\n'
+    page += '```python exec="on" id="use"\nimport pack\nprint(pack.value)\n```\n'
+    site.write("docs/index.md", page)
+    cold = {path.name: path.read_bytes() for path in site.build().site.rglob("*") if path.is_file()}
+    warm = {path.name: path.read_bytes() for path in site.build().site.rglob("*") if path.is_file()}
+    assert counting(site) == 1
+    assert cold == warm
+    site.write("src/pack.py", "value = 2\n")
+    assert ">2\n" in site.build().html()
+    assert counting(site) == 2, "the code changed"
+    site.write("docs/index.md", page + "\nMore text.\n")
+    site.build()
+    assert counting(site) == 2, "prose is not part of the key"
+    site.write("docs/index.md", page + "\n" + FAILING)
+    site.build("-q")
+    site.build("-q")
+    assert counting(site) == 4, "a failure is found again, with everything before it"
+
+
+def test_a_later_block_meets_the_state_of_remembered_ones(site: TinySite) -> None:
+    first = '```python exec="on" session="s"\nx = 20\nopen("f", "w").write("22")\n```\n'
+    site.write("docs/index.md", first)
+    site.build()
+    site.write("docs/index.md", first + '\n```python exec="on" session="s"\nprint(x + int(open("f").read()))\n```\n')
+    assert "42" in text_of(site.build().html())
+
+
+def test_a_build_for_a_named_commit_uses_no_cache(site: TinySite) -> None:
+    site.write("docs/index.md", f'```bash exec="on"\nprintf . >> {site.root.parent}/counter\n```\n')
+    site.write(".gitignore", ".bookproof\nsite\nbuild.log\n")
+    site.configure()
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], cwd=site.root, check=True)
+    commit = subprocess.check_output([*git, "rev-parse", "HEAD"], cwd=site.root, text=True).strip()
+    counter = site.root.parent / "counter"
+    for runs in (1, 2):
+        built = site.build(SITE_COMMIT=commit)
+        assert built.returncode == 0, built.log
+        assert len(counter.read_text()) == runs
+    assert not (site.root / ".bookproof").exists()
+    assert f"Commit {commit[:12]}" in text_of(built.html())
+    site.write("docs/new.md", "# New\n")
+    refused = site.build(SITE_COMMIT=commit)
+    assert refused.returncode == 1
+    assert "asks for a clean tree" in refused.log
+    assert list(refused.site.iterdir()) == []
+
+
+# For CI
+
+
+def test_failures_are_annotations_and_a_report(site: TinySite) -> None:
+    site.write("docs/index.md", FAILING)
+    report = site.root / "report.json"
+    built = site.build("-q", GITHUB_ACTIONS="true", BOOKPROOF_REPORT=str(report))
+    assert "::error file=docs/index.md,line=2,title=bookproof::python example failed: ValueError: empty%0A" in built.log
+    data = json.loads(report.read_text())
+    assert [(one["path"], one["line"]) for one in data["failures"]] == [("docs/index.md", 2)]
+    assert data["pages"]["docs/index.md"]["examples"][0]["status"] == "failed"
+
+
+def test_it_works_from_a_process_of_its_own_and_without_fork(site: TinySite) -> None:
+    """The real command line, and the way for systems without fork."""
+    site.write("docs/index.md", CLEAN)
+    site.write("docs/a.md", FAILING)
+    site.configure()
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build"],
+        cwd=site.root,
+        env={"PATH": "/usr/bin:/bin", "BOOKPROOF_FORK": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "docs/a.md:2: python example failed: ValueError: empty" in done.stderr
+    assert "docs/index.md" not in done.stderr
