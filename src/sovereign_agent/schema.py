@@ -186,11 +186,7 @@ CONTEXT: tuple[str, ...] = (
         CHECK (tool_calls = '[]' OR role = 'assistant')
     ) STRICT, WITHOUT ROWID
     """,
-    """
-    CREATE INDEX transcript_messages_of_exchange ON transcript_messages (session_id, exchange, seq)
-    WHERE exchange IS NOT NULL
-    """,
-    "CREATE INDEX transcript_messages_kept ON transcript_messages (session_id, seq) WHERE exchange IS NULL",
+    "CREATE INDEX transcript_messages_of_exchange ON transcript_messages (session_id, exchange, seq)",
     *append_only("transcript_messages", ("session_id", "seq")),
     # `through_seq` refers to a row, so that no marker can reach beyond the end of its transcript.
     """
@@ -225,10 +221,7 @@ CONTEXT: tuple[str, ...] = (
         FOREIGN KEY (session_id, marker) REFERENCES context_compactions (session_id, marker)
     ) STRICT, WITHOUT ROWID
     """,
-    """
-    CREATE INDEX context_exchanges_uncovered ON context_exchanges (session_id, waiting, first_seq)
-    WHERE marker IS NULL
-    """,
+    "CREATE INDEX context_exchanges_of_marker ON context_exchanges (session_id, marker, waiting, first_seq)",
     "CREATE INDEX context_exchanges_covered ON context_exchanges (session_id, last_seq) WHERE marker IS NOT NULL",
     """
     CREATE TRIGGER context_exchanges_covered_once BEFORE UPDATE ON context_exchanges WHEN OLD.marker IS NOT NULL
