@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import click
 
-from .errors import Refusal
+from .errors import Refusal, Unproved
 from .ledger import Ledger
 
+NAME = "sovereign-agent"
 ROOT = click.Path(path_type=Path)
 EXISTING = {"root": click.option("--root", type=ROOT, required=True, metavar="DIR", help="Directory of the ledger.")}
 
 
 class _Commands(click.Group):
-    """Turns a refusal into one line on standard error and exit status 1."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except Refusal as refusal:
-            click.echo(str(refusal), err=True)
-            ctx.exit(1)
+    """The group of commands, whose help ends with the meaning of the exit status."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
@@ -175,11 +171,42 @@ def _json(value: object) -> str:
     return json.dumps(value, indent=2, sort_keys=True, default=str)
 
 
-def main() -> None:
-    """Run the command line of `sovereign-agent` and leave with its exit status."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line of `sovereign-agent` and leave with its exit status.
+
+    Parameters:
+        arguments: What follows the command's name; `sys.argv` when omitted.
+
+    Raises:
+        SystemExit: Always: 0 done, 1 refused, 2 wrong usage.
+    """
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
-    cli(prog_name="sovereign-agent")
+    try:
+        status = cli.main(arguments, prog_name=NAME, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(2)
+    except click.UsageError as error:
+        path = NAME if error.ctx is None else error.ctx.command_path
+        _fail(f"{error.format_message()} See '{path} --help'.", error.exit_code)
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except (Refusal, Unproved) as error:
+        _fail(str(error), 1)
+    except click.Abort:
+        _fail("interrupted", 130)
+    except BrokenPipeError:  # nobody reads the rest; click leaves with 1 as well when it meets this itself
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    """Print one line on standard error, and leave."""
+    click.echo(f"{NAME}: {' '.join(message.split())}", err=True)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -83,6 +83,10 @@ class Refusal(Exception):  # noqa: N818 - a refusal is a decision, and its name 
         return _rebuild, (str(self.category), self.subject, self.why, self.remedy)
 
 
+class Unproved(Exception):  # noqa: N818 - an observation that failed, not an error of a caller
+    """The scenario did not observe what one of its lines would claim, so the line is not printed."""
+
+
 def _rebuild(category: str, subject: str, why: str, remedy: str) -> Refusal:
     refusal = Refusal(category, "", why, remedy)
     refusal.subject = subject

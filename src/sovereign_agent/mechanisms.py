@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from . import automation, context, coordination, memory
-from .errors import Category, Refusal
+from .errors import Category, Refusal, Unproved
 from .isolation import IsolationPolicy
 from .ledger import Ledger
 from .tools import Tool, ToolCatalog
@@ -42,7 +42,7 @@ def isolation(ledger: Ledger) -> Finding:
 
     Raises:
         Refusal: `category="filesystem"` when the workspace itself is a link.
-        RuntimeError: The escape was allowed.
+        Unproved: The escape was allowed.
     """
     with _workspace(ledger) as (workspace, outside):
         policy = IsolationPolicy(
@@ -100,7 +100,7 @@ def watcher(ledger: Ledger) -> Finding:
     """Let one watcher look once at something that is quiet.
 
     Raises:
-        RuntimeError: The watcher did not behave as the line says.
+        Unproved: The watcher did not behave as the line says.
     """
     automation_id = ledger.ids.new("watcher")
     now = ledger.now()
@@ -118,8 +118,9 @@ def watcher(ledger: Ledger) -> Finding:
         row = tx.one("SELECT condition_state FROM automations WHERE automation_id = :id", id=automation_id)
     state = "" if row is None else row["condition_state"]
     runs = len(automation.list_runs(ledger, automation_id))
-    if state != '{"checks":1}':
-        raise RuntimeError(f"the watcher's state was not kept: {state}")
+    _observe(result.status is automation.Status.NO_FIRE, f"a quiet watcher gave {result.status}")
+    _observe(runs == 0, f"a quiet watcher left {runs} runs")
+    _observe(state == '{"checks":1}', f"the watcher's state was not kept: {state}")
     return Finding(
         "automation",
         f"automation: {result.status}, runs={runs}, state persisted",
@@ -143,12 +144,15 @@ def transcript(ledger: Ledger) -> Finding:
     )
     for role, content in rows:
         context.append_message(ledger, session_id, role, content)
-    context.compact_one(ledger, session_id, lambda _prior, _exchange: "Stock of bolts was read: 12.")
+    marked = context.compact_one(ledger, session_id, lambda _prior, _exchange: "Stock of bolts was read: 12.")
     view = context.render_context(ledger, session_id)
     with ledger.read() as tx:
         kept = tx.all("SELECT content FROM transcript_messages WHERE session_id = :id ORDER BY seq", id=session_id)
-    if [row["content"] for row in kept] != [content for _, content in rows]:
-        raise RuntimeError("the source of the transcript changed")
+    covered = [row.seq for row in context.coverage(ledger, session_id) if row.reason is context.Reason.COVERED]
+    shown = [item.seq for item in view if not item.derived]
+    _observe(marked, "no marker was stored")
+    _observe([row["content"] for row in kept] == [content for _, content in rows], "the source changed")
+    _observe(sorted([*covered, *shown]) == list(range(1, len(rows) + 1)), "a row is neither shown nor covered")
     summaries = sum(item.derived for item in view)
     return Finding(
         "context",
@@ -163,7 +167,7 @@ def sessions(ledger: Ledger) -> Finding:
     """Let one host pause beyond its lease, another take over, and the first one try to finish.
 
     Raises:
-        RuntimeError: The stale finish was accepted.
+        Unproved: The stale finish was accepted.
     """
     session_id = ledger.ids.new("session")
     host_a, host_b = ledger.ids.new("host-a"), ledger.ids.new("host-b")
@@ -194,7 +198,7 @@ def recall(ledger: Ledger) -> Finding:
     """Store a memory of this run's actor and one of another, and recall as the first.
 
     Raises:
-        RuntimeError: The other actor's memory was returned.
+        Unproved: The other actor's memory was returned.
     """
     actor, other = ledger.ids.new("actor"), ledger.ids.new("actor")
     own, foreign = ledger.ids.new("memory"), ledger.ids.new("memory")
@@ -205,8 +209,7 @@ def recall(ledger: Ledger) -> Finding:
         ledger, "supplier of bolts", actor_id=actor, query_embedding=vector, embedding_model="example-2"
     )
     mine = [hit for hit in hits if hit.id == own]
-    if not mine or any(hit.id == foreign for hit in hits):
-        raise RuntimeError(f"recall returned {[hit.id for hit in hits]}")
+    _observe(bool(mine) and all(hit.id != foreign for hit in hits), f"recall returned {[hit.id for hit in hits]}")
     visible = sum(hit.visibility == f"actor:{actor}" for hit in hits)
     return Finding(
         "memory",
@@ -276,7 +279,13 @@ def _refusal(attempt: Callable[[], object]) -> Refusal:
         outcome = attempt()
     except Refusal as refusal:
         return refusal
-    raise RuntimeError(f"this should have been refused, and gave {outcome!r}")
+    raise Unproved(f"this should have been refused, and gave {outcome!r}")
+
+
+def _observe(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - the observation itself
+    """Raise unless an observation holds that a line is about to claim."""
+    if not holds:
+        raise Unproved(otherwise)
 
 
 def _number(value: object) -> int:

@@ -125,10 +125,10 @@ def events(
 
 
 def sequence_diagram(trace: Iterable[Event], *, ledger_name: str = "ledger") -> str:
-    """Return a Mermaid sequence diagram: who asked the ledger for what, and what it answered.
+    """Return a Mermaid sequence diagram: who changed what in the ledger, and what it refused.
 
-    The participant of an event is the `host_id` in its detail, where there is one, else its actor. An event of kind
-    `refused` is an answer that points back.
+    The participants are the actors of the events, so give each process that opens the ledger an actor of its own. An
+    event of kind `refused` is an answer that points back.
 
     Parameters:
         trace: Events in order.
@@ -137,33 +137,34 @@ def sequence_diagram(trace: Iterable[Event], *, ledger_name: str = "ledger") -> 
     Returns:
         Mermaid source, the same for the same events.
     """
-    shown = [(_participant(event), event) for event in trace]
-    names = list(dict.fromkeys(name for name, _ in shown))
+    shown = tuple(trace)
+    actors = list(dict.fromkeys(event.actor for event in shown))
     lines = ["sequenceDiagram"]
-    lines += [f"    participant P{number} as {_label(name)}" for number, name in enumerate(names)]
-    lines.insert(min(2, len(lines)), f"    participant L as {_label(ledger_name)}")
-    for name, event in shown:
-        who = f"P{names.index(name)}"
+    lines += [f"    participant P{number} as {_label(actor)}" for number, actor in enumerate(actors)]
+    lines.insert(2, f"    participant L as {_label(ledger_name)}")
+    for event in shown:
+        who = f"P{actors.index(event.actor)}"
         if event.kind == "refused":
-            lines.append(f"    L--x{who}: REFUSED {_label(event.subject)}: {_label(str(event.detail.get('why', '')))}")
+            text = f"REFUSED {event.subject}: {event.detail.get('why', '')}"
+            lines.append(f"    L--x{who}: {_label(text)}")
         else:
-            facts = ", ".join(f"{key} {value}" for key, value in event.detail.items() if _worth(key, value))
-            lines.append(
-                f"    {who}->>L: {_label(event.kind)} {_label(event.subject)}{_label(f' ({facts})' * bool(facts))}"
-            )
+            facts = ", ".join(f"{key} {value}" for key, value in event.detail.items() if _shown(key, value, event))
+            lines.append(f"    {who}->>L: {_label(f'{event.kind} {event.subject}' + f' ({facts})' * bool(facts))}")
     return "\n".join(lines) + "\n"
 
 
-def _participant(event: Event) -> str:
-    host = event.detail.get("host_id")
-    return host if isinstance(host, str) and host else event.actor
+_LEFT_OUT = ("digest", "sha256", "bytes", "version", "_at")
 
 
-def _worth(key: str, value: object) -> bool:
-    """Leave out what the diagram shows already, and digests, which nobody reads in a picture."""
-    return key != "host_id" and isinstance(value, str | int | float) and not key.endswith(("digest", "_at"))
+def _shown(key: str, value: object, event: Event) -> bool:
+    """Leave out digests and sizes, which nobody reads in a picture, and what the participant says already."""
+    return isinstance(value, str | int | float) and value != event.actor and not key.endswith(_LEFT_OUT)
 
 
 def _label(text: str) -> str:
-    """Return text in which Mermaid sees no syntax of its own."""
-    return re.sub(r"[;#:<>{}\"\r\n]|--", " ", text)[:120].rstrip() if text.strip() else text
+    """Return text in which Mermaid sees no syntax of its own, at most 120 characters."""
+    plain = re.sub(r"[;#<>{}\"]", " ", " ".join(text.split()))
+    return plain if len(plain) <= _LABEL else plain[: _LABEL - 1].rstrip() + "\u2026"
+
+
+_LABEL = 120
