@@ -66,7 +66,10 @@ class Sandbox:
 
     @classmethod
     def detect(cls) -> Sandbox:
-        """Find bubblewrap on PATH and run one command under it. Never raises; without it `run` and `prove` refuse."""
+        """Find bubblewrap on PATH (0.8 or newer) and run one command under it.
+
+        Never raises: where it is missing or does not work, the result says why, and its `run` and `prove` refuse.
+        """
         executable = shutil.which("bwrap")
         if executable is None:
             return cls(None, "no sandbox", "bubblewrap (bwrap) is not on PATH")
@@ -187,10 +190,16 @@ def prove(sandbox: Sandbox, *, now: datetime | None = None) -> ProbeReport:
 
 _NAMESPACES = (
     *("--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+    "--disable-userns",  # inside a further one, the child would have every capability over it again
     *("--cap-drop", "ALL"),  # matters where the caller is root: bubblewrap would leave it its capabilities
     *("--die-with-parent", "--new-session", "--hostname", "sandbox"),
 )
 _KERNEL_PLACES = ("/proc", "/sys", "/dev")
+# The kernel lets user 0 write these without any capability, and a caller who is root stays user 0 on the inside: one
+# write to /proc/sys/kernel/core_pattern would be a way out.
+_KERNEL_SWITCHES = tuple(
+    f"/proc/{name}" for name in ("acpi", "bus", "fs", "irq", "mtrr", "scsi", "sys", "sysrq-trigger")
+)
 _TIMED_OUT = 124
 
 
@@ -226,8 +235,8 @@ def _system_mounts() -> list[str]:
             mounts += ["--symlink", str(directory.readlink()), str(directory)]
         elif directory.is_dir():
             mounts += ["--ro-bind", str(directory), str(directory)]
-    for file in SYSTEM_FILES:
-        mounts += ["--ro-bind-try", file, file]
+    for place in (*SYSTEM_FILES, *_KERNEL_SWITCHES):
+        mounts += ["--ro-bind-try", place, place]
     return mounts
 
 
