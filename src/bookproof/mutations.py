@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -461,17 +461,7 @@ def _outside_modules(
             tree = ast.parse(file.read_text(encoding="utf-8"))
         except (OSError, SyntaxError, ValueError):  # the run itself says so
             continue
-        names = {
-            name
-            for node in tree.body
-            for name in (
-                [alias.name for alias in node.names]
-                if isinstance(node, ast.Import)
-                else [node.module or ""]
-                if isinstance(node, ast.ImportFrom) and not node.level
-                else []
-            )
-        }
+        names = set(_imported(tree.body))
         found |= {
             name
             for name in names
@@ -479,6 +469,17 @@ def _outside_modules(
             and (file in files or name.partition(".")[0] in sys.stdlib_module_names)
         }
     return sorted(found - {"", "__future__"})
+
+
+def _imported(body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield what a module imports when it is loaded, conditions and attempts included."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
+        elif isinstance(node, ast.Try | ast.If):
+            yield from _imported([*node.body, *node.orelse])
 
 
 # Showing
