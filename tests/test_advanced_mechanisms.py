@@ -263,6 +263,20 @@ def test_an_empty_or_failed_summary_leaves_no_marker(ledger: Ledger) -> None:
     assert len(render_context(ledger, "s")) == 7
 
 
+def test_of_two_compactors_at_once_one_stores_a_marker(ledger: Ledger) -> None:
+    """While one asks its model, another stores a marker over the same rows: the slower one has lost."""
+    seven_rows(ledger)
+    stored: list[bool] = []
+
+    def slow(prior: str, exchange: tuple[context.ContextItem, ...]) -> str:
+        stored.append(compact_one(ledger, "s", lambda prior, exchange: "from the quick one"))
+        return "from the slow one"
+
+    stored.append(compact_one(ledger, "s", slow))
+    assert stored == [True, False]
+    assert [item.content for item in render_context(ledger, "s") if item.derived] == ["from the quick one"]
+
+
 def test_no_result_is_shown_without_its_call(ledger: Ledger) -> None:
     """The tail grows until it holds whole exchanges, so a boundary never falls between a call and its result."""
     rows = (
@@ -279,6 +293,7 @@ def test_no_result_is_shown_without_its_call(ledger: Ledger) -> None:
     compact_one(ledger, "s", lambda prior, exchange: "two cities were named", protect_tail=2)
     for tail in range(8):
         shown = [item.seq for item in render_context(ledger, "s", protect_tail=tail) if not item.derived]
+        assert set(range(8 - tail, 8)) <= set(shown), "the tail is shown whole"
         assert (3 in shown) == (5 in shown)
         assert (4 in shown) == (6 in shown)
 
