@@ -39,8 +39,8 @@ _SCRIPT = """\
   async function look() {
     if (!document.querySelector(".bookproof-verdict--running")) return;
     const answer = await fetch(source, { cache: "no-store" }).catch(() => null);
-    if (!answer || !answer.ok) return setTimeout(look, 1000);
-    const verdicts = await answer.json();
+    const verdicts = answer && answer.ok ? await answer.json() : { running: true };
+    if (verdicts.running) return setTimeout(look, 1000);
     show("test", verdicts.tests);
     show("mutation", verdicts.mutations);
   }
@@ -64,10 +64,12 @@ class Background:
         script = site / SERVE_SCRIPT
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(_SCRIPT, "utf-8")
+        shown = site / _DATA
         key = base_key(settings.root, (settings.src, settings.tests), repr(tests))
         if key != self._key or self._folder is None:
             self.stop()
             self._key, self._folder = key, Path(tempfile.mkdtemp(prefix="bookproof-serve-"))
+            shown.write_text('{"running": true}', "utf-8")
             orders = {
                 "root": str(settings.root.resolve()),
                 "src": settings.src,
@@ -76,7 +78,7 @@ class Background:
                 "cache": str((settings.root / settings.cache).resolve()) if settings.cache else "",
                 "cited": tests,
                 "result": str(self._folder / "verdicts.json"),
-                "shown": str(site / _DATA),
+                "shown": str(shown),
                 "copy": str(self._folder / "copy"),
             }
             self._process = subprocess.Popen(
@@ -86,7 +88,9 @@ class Background:
                 start_new_session=True,
             )
         elif (self._folder / "verdicts.json").is_file():
-            shutil.copyfile(self._folder / "verdicts.json", site / _DATA)
+            shutil.copyfile(self._folder / "verdicts.json", shown)
+        else:
+            shown.write_text('{"running": true}', "utf-8")
 
     def stop(self) -> None:
         """End the process and forget what it did."""

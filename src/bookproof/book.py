@@ -86,9 +86,10 @@ class Book:
         return f"{self.settings.outputs}/{name}"
 
     def all_failures(self) -> list[Failure]:
-        """Return every failure of the build, in order of path and line."""
+        """Return every failure of the build, in order of path and line, without folders of this machine."""
         pages = [failure for record in self.records.values() for failure in record.failures]
-        return sorted({*pages, *self.failures})
+        root = f"{self.settings.root.resolve()}/"
+        return sorted({dataclasses.replace(one, text=one.text.replace(root, "")) for one in (*pages, *self.failures)})
 
     def close(self) -> None:
         """End the worker."""

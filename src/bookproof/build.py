@@ -69,7 +69,7 @@ class Build:
             found, _ = claims(file.src_uri, text, get_data(text)[1])
             tests |= {claim.name for claim in found if claim.kind == "test"}
         self.cited = tuple(sorted(tests))
-        self._proofs = Proofs(self._settings, cached=self._cached)
+        self._proofs = Proofs(self._settings, cached=self._cached, serving=self._serving)
         self._proofs.start(self.cited, run=not self._serving)
 
     def complete(self, files: Files) -> None:

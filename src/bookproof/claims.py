@@ -34,11 +34,11 @@ def claims(path: str, source: str, meta: Mapping[str, Any]) -> tuple[tuple[Claim
         names = meta.get(key, [])
         names = [names] if isinstance(names, str) else names
         if not isinstance(names, list) or not all(isinstance(name, str) and name.strip() for name in names):
-            failures.append(Failure(path, _line(source, key), f"front matter: {key} is a list of names"))
+            failures.append(Failure(path, _line(source, f"{key}:"), f"front matter: {key} is a list of names"))
             continue
         found += [Claim(kind, name, _line(source, name), in_map=True) for name in names]
     failures += [
-        Failure(path, _line(source, key), f"front matter: write {proper}, not {key}")
+        Failure(path, _line(source, f"{key}:"), f"front matter: write {proper}, not {key}")
         for key, proper in _NEAR.items()
         if key in meta
     ]

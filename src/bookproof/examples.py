@@ -484,16 +484,22 @@ def _difference(example: Example, answer: worker.Message, rules: tuple[Rule, ...
         )
     if answer["kind"] == "ended":
         return (f"python example was to raise {wanted}, but raised nothing", example.line) if wanted else ("", 0)
-    message, _ = normalise(answer["message"], rules)
+    message = _headline(normalise(answer["message"], rules)[0])
     if wanted and not answer["in_thread"]:
         if wanted in answer["classes"]:
             return "", 0
         return f"python example was to raise {wanted}, but raised {message}", within
     where = " in a thread" if answer["in_thread"] else ""
-    trace, _ = normalise(answer["traceback"], rules)
+    trace = normalise(answer["traceback"], rules)[0].replace("<project>/", "")
     if "SystemExit" in answer["classes"]:
         return f"python example called sys.exit ({message})", within
     return f"python example failed{where}: {message}\n{_indented(trace)}", within
+
+
+def _headline(message: str) -> str:
+    """Return the line of an exception's message that says what it is; that of a syntax error comes last."""
+    lines = message.split("\n")
+    return lines[-1] if lines[0].startswith("File ") else lines[0]
 
 
 def _tail(text: str) -> str:

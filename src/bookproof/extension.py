@@ -13,7 +13,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import Element
+from xml.etree.ElementTree import Element, ElementTree, SubElement
 
 from markdown import Extension, Markdown
 from markdown.inlinepatterns import InlineProcessor
@@ -153,6 +153,8 @@ class BookproofExtension(Extension):
         # Before backticks (190), which would take the name for code.
         md.inlinePatterns.register(_Role(ROLE.pattern, md), "bookproof_role", 195)
         md.preprocessors.register(_Begin(md, self), "bookproof_begin", 1000)
+        parser: Any = md.parser
+        parser.parseDocument = partial(_parse_document, md, parser.parseDocument)
         if "snippet" in md.preprocessors:
             snippets: Any = md.preprocessors["snippet"]
             snippets.run = partial(_run_snippets, snippets.run)
@@ -237,6 +239,26 @@ class _Begin(Preprocessor):
     def run(self, lines: list[str]) -> list[str]:
         self._extension.begin(self.md, lines)
         return lines
+
+
+def _parse_document(md: Markdown, parse: Callable[[list[str]], ElementTree], lines: list[str]) -> ElementTree:
+    """Parse a page; an error of another extension is a failure of the page, so that the other pages are told too."""
+    page = _State.page
+    if page is None or page.md is not md or not page.book.collecting:
+        return parse(lines)
+    try:
+        return parse(lines)
+    except Exception as error:  # whatever another extension raises
+        message = str(error) or type(error).__name__
+        source = enumerate(page.source.text.splitlines(), start=1)
+        autodoc = [(at, text.split()) for at, text in source if text.lstrip().startswith("::: ")]
+        line = next((at for at, words in autodoc if words[-1] in message), autodoc[0][0] if autodoc else 0)
+        root = Element("div")
+        box = SubElement(root, "div")
+        box.text = md.htmlStash.store(
+            page.fail(line, f"this page cannot be rendered: {type(error).__name__}: {message}")
+        )
+        return ElementTree(root)
 
 
 def _run_snippets(run: Callable[[list[str]], list[str]], lines: list[str]) -> list[str]:

@@ -44,9 +44,10 @@ class Proofs:
     Parameters:
         settings: The site's settings.
         cached: Whether passes of earlier builds may stand for runs.
+        serving: Whether what pytest collects may be remembered as long as no test changes, whatever else does.
     """
 
-    def __init__(self, settings: Settings, *, cached: bool) -> None:
+    def __init__(self, settings: Settings, *, cached: bool, serving: bool = False) -> None:
         root = settings.root
         self._settings = settings
         self._folders = (settings.src, settings.tests)
@@ -54,6 +55,7 @@ class Proofs:
         folder = root / settings.cache / "proofs" if cached and settings.cache else None
         self._cache = Cache(folder)
         self._base = base_key(root, self._folders, settings.mutations) if folder else ""
+        self._collected = base_key(root, (settings.tests,), "collected") if serving else digest(self._base, "collected")
         self._symbols: SymbolIndex | None = None
         self._pool = ThreadPoolExecutor(2)
         self._index: Future[TestIndex] | None = None
@@ -95,7 +97,7 @@ class Proofs:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _collect(self) -> TestIndex:
-        root, key = self._settings.root, digest(self._base, "collected")
+        root, key = self._settings.root, self._collected
         if known := self._cache.get(key):
             return TestIndex(root, {case: (file, line) for case, (file, line) in known["cases"].items()}, {})
         index = collect_tests(root, search_paths=(self._settings.src,))
