@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -279,7 +279,8 @@ def test_a_failed_run_is_offered_again_under_the_same_id(ledger: Ledger) -> None
 def test_a_daily_watcher_retries_within_its_slot(ledger: Ledger) -> None:
     watch(ledger, interval_seconds=DAY, retry_seconds=300)
     first = call(ledger, fires(), fails, 10)
-    assert call(ledger, never, seconds=309).status is Status.NOT_DUE
+    waiting = call(ledger, never, seconds=309)
+    assert (waiting.status, waiting.run_id) == (Status.NOT_DUE, None)
     second = call(ledger, fires(), seconds=310)
     assert (second.status, second.run_id) == (Status.SUCCEEDED, first.run_id)
     assert row(ledger)["next_run_at"] == "2026-01-06T08:00:00.000000Z"
@@ -524,6 +525,26 @@ def test_a_ledger_that_stays_busy_at_the_commit_leaves_the_run_to_its_lease(open
     assert (run.status, state(ledger)) == (RunStatus.RUNNING, "{}")
     again = call(ledger, fires("low", n=1), seconds=121)
     assert (again.status, again.run_id) == (Status.SUCCEEDED, run.run_id)
+
+
+def test_a_commit_that_meets_a_busy_ledger_is_tried_again(open_ledger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, blocker, held = open_ledger(busy_timeout_seconds=0), open_ledger(), contextlib.ExitStack()
+    watch(ledger)
+    write = ledger.write
+
+    @contextlib.contextmanager
+    def frees_the_lock_when_refused() -> Iterator[Any]:
+        try:
+            with write() as tx:
+                yield tx
+        except Refusal:
+            held.close()
+            raise
+
+    monkeypatch.setattr(ledger, "write", frees_the_lock_when_refused)
+    with held:
+        result = call(ledger, fires("low", n=1), lambda run_id, message: held.enter_context(blocker.write()))
+    assert (result.status, state(ledger)) == (Status.SUCCEEDED, '{"n":1}')
 
 
 # Contenders

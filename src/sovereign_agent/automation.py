@@ -715,7 +715,8 @@ def _tick(
     with recorded(ledger, at):
         automation, run, entry = _enter(ledger, automation_id, at)
     if entry.answer is not None:
-        return _result(automation_id, entry.answer, run, _why(entry, automation, run))
+        holding = run if entry.answer is Status.RUNNING else None
+        return _result(automation_id, entry.answer, holding, _why(entry, automation, run))
     handler = choose(automation)
     if handler is None:
         detail = f"no handler for payload {shorten(automation.payload)}; nothing was counted"
@@ -836,7 +837,7 @@ def _overtaken(
     """Say why the answer to this call is dropped."""
     if not current.enabled:
         return _result(
-            seen.automation_id, Status.DISABLED, run, "it was switched off while the condition was evaluated"
+            seen.automation_id, Status.DISABLED, None, "it was switched off while the condition was evaluated"
         )
     if run is not None and run.is_live(at, ledger.actor, ledger.max_clock_skew):
         return _result(seen.automation_id, Status.RUNNING, run, f"another call claimed the slot as {run.run_id}")
