@@ -249,6 +249,27 @@ def test_a_host_lease_found_expired_by_the_host_itself_never_lives_again(ledger:
     assert [event["boot"] for event in events(ledger, "host.expired")] == [1]
 
 
+def test_a_host_lease_found_expired_by_another_host_ends_all_its_claims(ledger: Ledger) -> None:
+    register_host(ledger, "host-a", now=T0, ttl_seconds=10)
+    register_host(ledger, "host-b", now=T0)
+    taken = claim_session(ledger, "taken", "host-a", now=T0, ttl_seconds=HOUR)
+    other = claim_session(ledger, "other", "host-a", now=T0, ttl_seconds=HOUR)
+    claim_session(ledger, "taken", "host-b", now=T0 + 15 * S)
+    for claim in (taken, other):
+        with pytest.raises(Refusal, match="stale or expired"):
+            finish_session(ledger, claim, "x", now=T0 + 1 * S)
+    assert [event["reason"] for event in events(ledger, "session.lapsed")] == ["HOST_EXPIRED"] * 2
+    assert [event["boot"] for event in events(ledger, "host.expired")] == [1]
+
+
+def test_a_host_that_claims_its_own_expired_session_again_judges_it_without_skew(ledger: Ledger) -> None:
+    two_hosts(ledger)
+    claim_session(ledger, "s", "host-a", now=T0, ttl_seconds=10)
+    claim_session(ledger, "s", "host-a", now=T0 + 9 * S, ttl_seconds=10)
+    claim_session(ledger, "s", "host-a", now=T0 + 19 * S)
+    assert [event["predecessor"] for event in events(ledger, "session.claimed")] == ["NONE", "SUPERSEDED", "EXPIRED"]
+
+
 def test_marking_an_old_boots_lapse_leaves_the_new_boots_lease_alone(ledger: Ledger) -> None:
     register_host(ledger, "host-a", now=T0, ttl_seconds=10)
     claim = claim_session(ledger, "s", "host-a", now=T0, ttl_seconds=HOUR)

@@ -196,12 +196,11 @@ def mark(tx: Transaction, holding: Holding, ended: Lapse, now: datetime) -> None
 
 
 def mark_host(tx: Transaction, host_id: str, boot: int, now: datetime) -> None:
-    """Mark in its row the lease of a host that was found expired."""
+    """Mark in its row the lease of a host's present boot that was found expired."""
     changed = tx.run(
-        "UPDATE hosts SET expired_at = :at WHERE host_id = :host_id AND boot = :boot AND expired_at IS NULL",
+        "UPDATE hosts SET expired_at = :at WHERE host_id = :host_id AND expired_at IS NULL",
         at=to_text(now),
         host_id=host_id,
-        boot=boot,
     )
     if changed:
         tx.event("host.expired", host_id, at=now, boot=boot)
