@@ -207,11 +207,11 @@ def scan(source: str) -> tuple[Fence, ...]:
 
 
 def directives(source: str) -> tuple[tuple[int, str, str], ...]:
-    """Return (line, name, argument) of each `<!-- bookproof: name argument -->` outside fences."""
+    """Return (line, name, argument) of each `<!-- bookproof: name argument -->` outside fences and code spans."""
     return tuple(
         (number, match.group("name"), match.group("argument"))
         for number, line in enumerate(outside_fences(source), start=1)
-        for match in DIRECTIVE.finditer(line)
+        for match in DIRECTIVE.finditer(_CODE_SPAN.sub("", line))
     )
 
 
@@ -225,6 +225,7 @@ def outside_fences(source: str) -> list[str]:
     return kept
 
 
+_CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
 DIRECTIVE = re.compile(r"<!--\s*bookproof:\s*(?P<name>[\w-]*)\s*(?P<argument>[^>]*?)\s*-->")
 """What an author writes where something computed is to stand: the production map, a mutation, a table of evidence."""
 
