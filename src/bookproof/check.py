@@ -45,12 +45,12 @@ _READ = _LISTS | {
 }  # fmt: skip
 
 # A tag with its attributes, a comment, or an element whose content is not markup. Possessive, so that no input is slow;
-# highlighted code is mostly spans that hold nothing to check, so those are left out at once.
+# most tags have no attribute but a class, and so nothing to check: they are left out at once.
 _QUOTED = r"(?:[^>\"']++|\"[^\"]*+\"|'[^']*+')*+"
 _TAG = re.compile(
     r"<!--.*?-->"
     rf"|<(?P<raw>script|style|textarea|title)\b({_QUOTED})(?<!/)>(.*?)</(?P=raw)\s*>"
-    rf"|<(?!span class=\"\w*\">)([a-zA-Z][^\s/>]*)({_QUOTED})>",
+    rf"|<(?!\w+(?: class=\"[^\"]*\")?>)([a-zA-Z][^\s/>]*)({_QUOTED})>",
     re.DOTALL | re.IGNORECASE,
 )
 _ATTRIBUTE = re.compile(r"([^\s\"'>/=]+)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'=<>`]+)))?")
@@ -205,8 +205,9 @@ class _Site:
                 )
 
     def check_links(self, name: str, links: Mapping[str, bool], *, base: str = "") -> Iterator[Failure]:
+        folder = posixpath.dirname(name)
         for address, fetched in links.items():
-            if (wrong := self._wrong(name, address, base, fetched=fetched)) is not None:
+            if (wrong := self._wrong(name, folder, address, base, fetched=fetched)) is not None:
                 target, reason = wrong
                 yield from self._at(name, self._clues(name, address, target), f"link '{address}' {reason}")
 
@@ -226,11 +227,11 @@ class _Site:
             entries = json.loads(self.read("search/search_index.json")).get("docs", [])
             yield "search/search_index.json", [f"{self.root}{entry['location']}" for entry in entries]
 
-    def _wrong(self, name: str, address: str, base: str, *, fetched: bool) -> tuple[str, str] | None:
+    def _wrong(self, name: str, folder: str, address: str, base: str, *, fetched: bool) -> tuple[str, str] | None:
         """Return the target (or "") and what is wrong with an address, or None if nothing is."""
         before, _, fragment = address.strip().partition("#")
         # A site repeats its navigation on every page: each path is looked up once per folder.
-        key = (base, posixpath.dirname(name) if before else name, before)
+        key = (base, folder if before else name, before)
         if key not in self._targets:
             self._targets[key] = self._target(name, base, before)
         target = self._targets[key]

@@ -341,6 +341,17 @@ def rebuilt(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "_rebuild", lambda *_: built / "site")
 
 
+@pytest.mark.parametrize("fault", ["changed", "added", "missing"])
+def test_each_fault_alone_is_enough(built: Path, site: Path, fault: str) -> None:
+    if fault == "missing":
+        (site / "node.txt").unlink()
+    else:
+        (site / ("node.txt" if fault == "changed" else "x")).write_text("x")
+    found = verify(site, built / "no-such-repository")
+    assert found.verdict is VerifyVerdict.ALTERED
+    assert f"1 file {fault}" in found.summary
+
+
 @pytest.mark.usefixtures("rebuilt")
 def test_a_change_that_the_record_was_made_to_cover_is_found_by_building_again(built: Path, site: Path) -> None:
     (site / "index.html").write_text("forged")
