@@ -414,7 +414,7 @@ def resolve(path: str) -> Path:
     an error, never taken for a plain name, and so is a loop, in every version of Python.
 
     Raises:
-        OSError: A component cannot be examined, or more than 40 links follow each other (path_resolution(7)).
+        OSError: A component cannot be examined, or more than 40 links follow each other, as path_resolution(7) has it.
         ValueError: The path is empty, or no text that the file system can hold.
     """
     if not path:
@@ -437,7 +437,7 @@ def resolve(path: str) -> Path:
         if is_link:
             links += 1
             if links > _MAX_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                raise OSError(errno.ELOOP, "more than 40 links follow each other", path)
             target = os.readlink(candidate)  # noqa: PTH115 - text, not a Path
             resolved = "/" if target.startswith("/") else resolved
             pending.extend(_pieces(target))
