@@ -7,7 +7,8 @@ with failures; it runs nothing, asks no network, and does not know whether a lin
 How it is called: `check_site(site_dir, site_url=…, sources=…)` after the site is written, by the plugin or by hand.
 `sources` maps each page's file in the site (`lessons/x/index.html`) to the `Origin` it was rendered from. With it,
 a link that the page wrote or printed is reported at its line of the source; one that came from a docstring or a
-template is reported by page and address. Every page in `sources` is expected to exist.
+template is reported by page and address. Every page in `sources` is expected to exist. By hand, `read_origins` gives
+them back from the site's own record.
 
 What counts as another host: whatever a browser would fetch without being asked (`src`, stylesheets, `url()`, `@import`,
 `<link rel=preload>`), and a string in a script that is an address. A link to click does not count, nor does
@@ -17,6 +18,7 @@ What counts as another host: whatever a browser would fetch without being asked 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import html
 import json
 import os
@@ -314,6 +316,26 @@ class _Site:
             if attributes.get("rel") == "canonical":
                 return attributes.get("href", "")
         return ""
+
+
+def read_origins(site_dir: Path, root: Path) -> dict[str, Origin]:
+    """Return what the pages of a site came from, as its `provenance.json` tells; nothing if it has none.
+
+    Parameters:
+        site_dir: The built site.
+        root: The repository; a file in it lends its lines only if it still is what the page was rendered from.
+    """
+    try:
+        pages = json.loads((site_dir / "provenance.json").read_bytes())["pages"]
+        told = {entry["file"]: (path, entry["source"]) for path, entry in pages.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    origins = {}
+    for file, (path, digest) in told.items():
+        data = (root / path).read_bytes() if (root / path).is_file() else b""
+        same = hashlib.sha256(data).hexdigest() == digest
+        origins[file] = Origin(path, data.decode("utf-8", "replace") if same else "")
+    return origins
 
 
 def _shown(sources: Mapping[str, Origin], name: str) -> str:

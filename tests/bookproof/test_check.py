@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bookproof import diagrams
-from bookproof.check import Origin, check_site
+from bookproof.check import Origin, check_site, read_origins
 
 URL = "https://book.example/base/"
 
@@ -219,6 +221,26 @@ def test_a_link_is_reported_where_it_was_written_or_printed_else_by_page_and_add
         "docs/dir/a.md:19: a snippet marker '--8<--' is shown instead of the snippet",
         f"docs/dir/a.md:21: link 'gone.md' {nowhere}/a/gone.md",
     ]
+
+
+def test_a_finished_site_tells_what_its_pages_came_from(tmp_path: Path) -> None:
+    """Lines are lent by a source that is still the same; a site without a usable record tells nothing."""
+    book = site(tmp_path / "site", a='<a href="gone.md">x</a>', b='<a href="gone.md">x</a>')
+    texts = {"docs/a.md": "# é\n\n[x](gone.md)\n", "docs/b.md": "[x](gone.md)\n"}
+    site(tmp_path, **texts)
+    pages = {
+        path: {"file": f"{path[5]}/index.html", "source": hashlib.sha256(text.encode()).hexdigest()}
+        for path, text in texts.items()
+    }
+    (book / "provenance.json").write_text(json.dumps({"pages": pages}))
+    (tmp_path / "docs" / "b.md").write_text("# Edited\n\n[x](gone.md)\n")
+    assert found(book, sources=read_origins(book, tmp_path)) == [
+        "docs/a.md:3: link 'gone.md' leads nowhere: the site has no a/gone.md",
+        "docs/b.md: link 'gone.md' leads nowhere: the site has no b/gone.md (in b/index.html)",
+    ]
+    for broken in ("", "[]", '{"pages": []}', '{"pages": {"a": 1}}'):
+        (book / "provenance.json").write_text(broken)
+        assert read_origins(book, tmp_path) == {}
 
 
 def test_with_a_record_markers_in_pages_that_show_source_code_are_no_failures(tmp_path: Path) -> None:
