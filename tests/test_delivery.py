@@ -348,6 +348,14 @@ def test_a_permanent_failure_is_a_dead_letter_at_once(ledger: Ledger) -> None:
     assert due_ids(ledger, T0 + YEAR) == []
 
 
+def test_a_permanent_failure_closes_the_attempt_that_another_worker_still_holds(ledger: Ledger) -> None:
+    enqueue(ledger, "d")
+    held = begin_attempt(ledger, "d")
+    assert record_delivery_failure(ledger, "d", "no such address", attempt_id="unleased", permanent=True) == 2
+    assert attempts(ledger) == [(1, "ABANDONED", None), (2, "FAILED", "no such address")]
+    assert record_delivery_failure(ledger, "d", "x", attempt_id=held.attempt_id) == 2
+
+
 def test_after_success_nothing_changes(ledger: Ledger) -> None:
     enqueue(ledger, "d")
     attempt = begin_attempt(ledger, "d")
