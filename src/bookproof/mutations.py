@@ -29,7 +29,7 @@ from typing import Any
 
 from bookproof.page import Failure
 from bookproof.testrun import Run, Spec, WarmRunner, packages_of
-from bookproof.verdicts import MutationVerdict, judge_mutation, normalise, why_not_passed
+from bookproof.verdicts import MutationVerdict, covers, judge_mutation, normalise, why_not_passed
 
 MUTATIONS_FILE = "tests/mutations.toml"
 _KEYS: Mapping[str, type] = {
@@ -280,7 +280,7 @@ def run_mutations(
 ) -> tuple[MutationResult, ...]:
     """Run mutations, each on a copy of the tree, with pytest's plug-in autoload off.
 
-    Every test runs alone, in a fresh process: first unchanged (once for all mutations that name it), then changed.
+    Every test runs alone, in a process of its own: first unchanged (once for all mutations that name it), then changed.
 
     Parameters:
         root: The repository.
@@ -308,10 +308,10 @@ def run_mutations(
             copies.put(_Copy(place, runner, packages_of(sources), tuple(pytest_args), timeout_seconds))
         with ThreadPoolExecutor(copies.qsize()) as pool:
 
-            def baseline(test: str) -> str:
+            def some(tests: tuple[str, ...]) -> dict[str, str]:
                 copy = copies.get()
                 try:
-                    return normalise(why_not_passed(copy.run(test, bytecode=True), test), copy.names())
+                    return copy.baselines(tests) if fork else {test: copy.baseline(test) for test in tests}
                 finally:
                     copies.put(copy)
 
@@ -322,8 +322,8 @@ def run_mutations(
                 finally:
                     copies.put(copy)
 
-            tests = list(dict.fromkeys(mutation.test for mutation in mutations))
-            baselines = dict(zip(tests, pool.map(baseline, tests), strict=True))
+            parts = _parts([mutation.test for mutation in mutations], copies.qsize())
+            baselines = {test: why for found in pool.map(some, parts) for test, why in found.items()}
             return tuple(pool.map(one, mutations))
 
 
@@ -341,21 +341,31 @@ class _Copy:
         """Return what stands for the copy's paths in a message: repository-relative paths, and one word for scratch."""
         return {f"{self.place.with_suffix('.tmp')}": "<tmp>", f"{self.place}/": "", f"{self.place}": "."}
 
-    def run(self, test: str, *, modules: tuple[str, ...] = (), bytecode: bool = False) -> Run:
-        """Run one test. Compiled files are kept only of the untouched code, so that none can be stale."""
-        file = test.partition("::")[0]
-        options = (
-            "-q",
-            "--tb=no",
-            "-p",
-            "no:cacheprovider",
-            f"--basetemp={self.place.with_suffix('.tmp')}",
-            "--maxfail=0",
-        )
-        args = (*options, *self.pytest_args, file)
-        return self.runner.run(
-            Spec(args, (test,), self.packages, modules, bytecode), timeout_seconds=self.timeout_seconds
-        )
+    def baseline(self, test: str) -> str:
+        """Return why a test does not pass on the untouched code; empty where it does."""
+        return normalise(why_not_passed(self.run((test,), bytecode=True), test), self.names())
+
+    def baselines(self, tests: Sequence[str]) -> dict[str, str]:
+        """Do the same for tests of one file: it is collected once, and each test runs in its own process."""
+        found: dict[str, str] = {}
+        left = list(tests)
+        while left:
+            run = self.run(tuple(left), bytecode=True, apart=True)
+            found |= {test: normalise(why_not_passed(run, test), self.names()) for test in left}
+            # One that never ends takes the run with it: those behind it get another.
+            hanging = [number for number, test in enumerate(left) if run.timed_out and covers(test, run.running)]
+            left = left[hanging[0] + 1 :] if hanging else []
+        return found
+
+    def run(
+        self, tests: tuple[str, ...], *, modules: tuple[str, ...] = (), bytecode: bool = False, apart: bool = False
+    ) -> Run:
+        """Run tests of one file. Compiled files are kept only of the untouched code, so that none can be stale."""
+        file = tests[0].partition("::")[0]
+        scratch = f"--basetemp={self.place.with_suffix('.tmp')}"
+        args = ("-q", "--tb=no", "-p", "no:cacheprovider", "--maxfail=0", scratch, *self.pytest_args, file)
+        spec = Spec(args, tests, self.packages, modules, bytecode, apart)
+        return self.runner.run(spec, timeout_seconds=self.timeout_seconds)
 
 
 def _run_one(copy: _Copy, mutation: Mutation, baseline: str) -> MutationResult:
@@ -387,7 +397,7 @@ def _run_one(copy: _Copy, mutation: Mutation, baseline: str) -> MutationResult:
         for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*"):
             compiled.unlink()
         target.write_bytes(changed.encode("utf-8"))
-        run = copy.run(mutation.test, modules=_module_names(copy, target))
+        run = copy.run((mutation.test,), modules=_module_names(copy, target))
     finally:
         target.write_bytes(original)
     verdict, detail, report = judge_mutation(run, mutation.test)
@@ -405,6 +415,14 @@ def _run_one(copy: _Copy, mutation: Mutation, baseline: str) -> MutationResult:
         text=_cut(normalise(report.text, places)),
         diff=diff,
     )
+
+
+def _parts(tests: Iterable[str], count: int) -> list[tuple[str, ...]]:
+    """Return the distinct tests, so grouped that each group is of one file and `count` can be worked on at a time."""
+    by_file: dict[str, list[str]] = {}
+    for test in dict.fromkeys(tests):
+        by_file.setdefault(test.partition("::")[0], []).append(test)
+    return [part for group in by_file.values() for start in range(count) if (part := tuple(group[start::count]))]
 
 
 def _invalid(mutation: Mutation, key: str, detail: str) -> MutationResult:

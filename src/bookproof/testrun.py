@@ -37,6 +37,8 @@ class Spec:
     """Modules that must be importable after the run."""
     bytecode: bool = False
     """Whether Python may write compiled files into the tree."""
+    apart: bool = False
+    """Whether each of `select` runs in a forked process of its own, once all are collected; needs fork."""
 
     def as_json(self) -> dict[str, Any]:
         """Return what the child process reads."""
@@ -46,6 +48,7 @@ class Spec:
             "packages": {name: str(place) for name, place in self.packages.items()},
             "modules": list(self.modules),
             "bytecode": self.bytecode,
+            "apart": self.apart,
         }
 
 

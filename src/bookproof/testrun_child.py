@@ -38,11 +38,13 @@ class Reporter:
     Parameters:
         emit: Receives each event.
         select: Node ids to keep: a test, a parametrised case, a class or a file. None keeps all.
+        apart: Run each of them in a forked process of its own, once all are collected.
     """
 
-    def __init__(self, emit: Callable[[dict[str, Any]], None], select: list[str] | None) -> None:
+    def __init__(self, emit: Callable[[dict[str, Any]], None], select: list[str] | None, *, apart: bool) -> None:
         self._emit = emit
         self._select = select
+        self._apart = apart
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> None:
@@ -66,6 +68,23 @@ class Reporter:
         """Keep what was asked for. Files are given to pytest whole, so that an unknown test cannot stop the others."""
         if self._select is not None:
             items[:] = [item for item in items if any(_covers(wanted, item.nodeid) for wanted in self._select)]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Run what was asked for apart, so that no test can lean on one that ran before it."""
+        if not self._apart:
+            return None
+        for wanted in self._select or ():
+            items = [item for item in session.items if _covers(wanted, item.nodeid)]
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    for item, following in zip(items, [*items[1:], None], strict=True):
+                        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                finally:
+                    os._exit(0)
+            os.waitpid(pid, 0)
+        return True
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
@@ -150,11 +169,12 @@ def run_pytest(spec: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> 
     """Run pytest as the specification says, then check where the tested packages came from.
 
     Parameters:
-        spec: `args` for pytest; `select`, node ids or null; `packages`, name to the folder or file that it must be
-            loaded from; `modules`, names that must still be importable after the run.
+        spec: `args` for pytest; `select`, node ids or null; `apart`, whether each of them runs in its own process;
+            `packages`, name to the folder or file that it must be loaded from; `modules`, names that must still be
+            importable after the run.
         emit: Receives each event; the last is `end` with pytest's exit code.
     """
-    code = int(pytest.main(spec["args"], plugins=[Reporter(emit, spec["select"])]))
+    code = int(pytest.main(spec["args"], plugins=[Reporter(emit, spec["select"], apart=spec["apart"])]))
     for name in spec["modules"]:
         try:
             importlib.import_module(name)

@@ -190,7 +190,7 @@ def mutation(**changes: object) -> Mutation:
 
 
 def run(root: Path, **changes: object) -> MutationResult:
-    (result,) = run_mutations(root, [mutation(**changes)], timeout_seconds=3)
+    (result,) = run_mutations(root, [mutation(**changes)], timeout_seconds=60)
     return result
 
 
@@ -255,10 +255,13 @@ WRONG = {
 }
 
 
+ENDLESS = ("time-out", "never ends before", "behind the first", "behind the second")
 PLAIN = {
     "killed": {"title": "1 < 2 & more"},
     "one case": {"after": "sum(prices) + 3", "test": "tests/test_till.py::test_cases[3]"},
     "another case": {"after": "sum(prices) + 3", "test": "tests/test_till.py::test_cases[5]"},
+    "behind the first": {},
+    "behind the second": {"test": "tests/test_till.py::test_cases", "after": "sum(prices) + 5"},
     "class": {"before": '{price} EUR"', "after": '{price} USD"', "test": "tests/test_till.py::TestTill"},
 }
 
@@ -267,8 +270,12 @@ PLAIN = {
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MutationResult]:
     """Run them all in one go, as a build does: none may disturb another."""
     root = make_shop(tmp_path_factory.mktemp("batch"))
-    mutations = [mutation(**changes) for changes in (*(row[0] for row in WRONG.values()), *PLAIN.values())]
-    found = dict(zip((*WRONG, *PLAIN), run_mutations(root, mutations, timeout_seconds=3), strict=True))
+    changes = {kind: mutation(**row[0]) for kind, row in WRONG.items()}
+    changes |= {kind: mutation(**row) for kind, row in PLAIN.items()}
+    found: dict[str, MutationResult] = {}
+    for endless, timeout_seconds in ((False, 60), (True, 5)):
+        batch = {kind: one for kind, one in changes.items() if (kind in ENDLESS) == endless}
+        found |= zip(batch, run_mutations(root, list(batch.values()), timeout_seconds=timeout_seconds), strict=True)
     assert (root / "src/shop/till.py").read_text() == PACKAGE
     return found
 
@@ -321,6 +328,23 @@ def test_a_package_from_elsewhere_is_noticed(shop: Path, tmp_path: Path) -> None
     result = run(shop)
     assert result.verdict is MutationVerdict.INVALID
     assert "shop was loaded from" in result.detail
+
+
+def test_a_test_that_never_ends_stops_no_other(results: dict[str, MutationResult]) -> None:
+    assert results["behind the first"].verdict is MutationVerdict.KILLED
+    assert results["behind the second"].verdict is MutationVerdict.KILLED
+
+
+def test_a_test_that_leans_on_another_does_not_pass_before(shop: Path) -> None:
+    """Alone on the changed code it would fail for want of the other, and be counted as a kill."""
+    (shop / "tests/test_till.py").write_text(
+        "from shop.till import total\nSEEN = []\n"
+        "def test_first():\n    SEEN.append(total([1]))\n"
+        "def test_total():\n    assert SEEN == [1]\n"
+    )
+    first, second = run_mutations(shop, [mutation(test="tests/test_till.py::test_first"), mutation()])
+    assert first.verdict is MutationVerdict.SURVIVED
+    assert second.verdict is MutationVerdict.INVALID
 
 
 def test_options_of_plugins_that_are_not_loaded_are_reported(shop: Path) -> None:
@@ -430,7 +454,7 @@ def test_an_invalid_mutation_is_reported_at_the_key_to_blame(results: dict[str, 
 
 def test_mutate_runs_what_is_asked_for(shop: Path) -> None:
     load(shop, TOML)
-    (result,) = mutate(shop, ["limit"], timeout_seconds=5)
+    (result,) = mutate(shop, ["limit"], timeout_seconds=60)
     assert result.verdict is MutationVerdict.KILLED
     assert str(result).startswith("killed   limit: tests/test_till.py:")
     assert result.as_json()["failing"]["text"].startswith("AssertionError: PosixPath('<tmp>/test_leaves_a_process0")
