@@ -19,6 +19,7 @@ from mkdocs.utils.meta import get_data
 from bookproof.alone import diagrams_of
 from bookproof.article import Article, Facts
 from bookproof.book import Book
+from bookproof.cache import Cache
 from bookproof.check import Origin, check_site
 from bookproof.claims import claims
 from bookproof.diagrams import Cut, NodeError, copy_mermaid, cut_other_hosts, find_node, node_is_off, parse_diagrams
@@ -107,6 +108,7 @@ class Build:
                 folders=folders,
                 repo_url=config.repo_url or "",
                 site_name=config.site_name,
+                cache=Cache(settings.root / settings.cache / "sources" if self._cached and settings.cache else None),
             )
         try:
             if any(record.diagrams for record in self.book.records.values()):
@@ -150,7 +152,8 @@ class Build:
     def _parse(self) -> Future[list[Failure]]:
         """Let Mermaid read the diagrams while the tests run."""
         found = [diagram for record in self.book.records.values() for diagram in diagrams_of(record)]
-        cache = self._settings.root / self._settings.cache / "diagrams.json" if self._cached else None
+        cached = self._cached and self._settings.cache
+        cache = self._settings.root / self._settings.cache / "diagrams.json" if cached else None
         with ThreadPoolExecutor(1) as pool:
             if found and not self.node_off:
                 self._node = _node_version()

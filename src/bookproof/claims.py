@@ -16,6 +16,8 @@ from bookproof.page import Claim, Failure, directives, outside_fences
 ROLE = re.compile(r"\{(?P<kind>symbol|test|mutation)\}`(?P<name>[^`\n]+)`")
 """How a claim is written in a sentence."""
 ROLE_LIKE = re.compile(r"\{(?P<kind>\w+)\}`[^`\n]+`")
+LONG_CODE = re.compile(r"(?<!`)(``+)(?!`).+?(?<!`)\1(?!`)")
+"""A code span between two or more backticks, in which a page can show how a role is written."""
 _KEYS = {"symbols": "symbol", "tests": "test", "mutation": "mutation"}
 _NEAR = {"symbol": "symbols", "test": "tests", "mutations": "mutation"}
 
@@ -47,7 +49,8 @@ def claims(path: str, source: str, meta: Mapping[str, Any]) -> tuple[tuple[Claim
         for number, name, argument in directives(source)
         if name == "mutation" and argument
     ]
-    for number, line in enumerate(outside_fences(source), start=1):
+    for number, written in enumerate(outside_fences(source), start=1):
+        line = LONG_CODE.sub("", written)
         found += [Claim(match["kind"], match["name"], number, in_map=False) for match in ROLE.finditer(line)]
         failures += list(_misspelt(path, number, line))
     return tuple(found), tuple(failures)

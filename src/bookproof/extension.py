@@ -27,7 +27,7 @@ from pymdownx.superfences import SuperFencesCodeExtension, SuperFencesException
 
 from bookproof.alone import alone
 from bookproof.book import Book, settings_from
-from bookproof.claims import ROLE, claims
+from bookproof.claims import LONG_CODE, ROLE, claims
 from bookproof.examples import Example, Outcome, console_script, missing_host_facts
 from bookproof.options import FenceOptions, parse
 from bookproof.page import (
@@ -289,7 +289,11 @@ def _missing_snippet(run: Callable[[list[str]], list[str]], line: str) -> str:
 
 
 class _Role(InlineProcessor):
-    def handleMatch(self, m: re.Match[str], data: str) -> tuple[Element, int, int]:  # noqa: ARG002, N802
+    def handleMatch(  # noqa: N802 (the base class's name)
+        self, m: re.Match[str], data: str
+    ) -> tuple[Element, int, int] | tuple[None, None, None]:
+        if any(span.start() < m.start() < span.end() for span in LONG_CODE.finditer(data)):
+            return None, None, None  # a page that shows how a role is written
         element = Element("span", {"data-bookproof-role": m["kind"]})
         element.text = AtomicString(m["name"])
         return element, m.start(0), m.end(0)

@@ -382,3 +382,11 @@ def test_it_works_from_a_process_of_its_own_and_without_fork(site: TinySite) -> 
     assert done.returncode == 1
     assert "docs/a.md:2: python example failed: ValueError: empty" in done.stderr
     assert "docs/index.md" not in done.stderr
+
+
+def test_a_page_can_show_how_directives_and_roles_are_written(site: TinySite) -> None:
+    site.write("docs/index.md", "`<!-- bookproof: mutation ID -->` and ``{test}`tests/x.py` ``\n")
+    built = site.build("--strict")
+    assert built.returncode == 0, built.log
+    assert "bookproof: mutation ID" in text_of(built.html())
+    assert "{test}`tests/x.py`" in text_of(built.html())
