@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import sqlite3
+import struct
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -268,6 +270,17 @@ def test_a_bad_row_is_survived_by_everyone_who_may_see_it(ledger: Ledger, column
     for hit in hits:
         for component in (hit.score, hit.lexical, hit.semantic, hit.recency, hit.importance):
             assert 0 <= component <= 1
+
+
+@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+def test_a_stored_vector_of_another_length_than_one_is_still_scored_by_the_definition(ledger: Ledger) -> None:
+    """Nothing is promised of its float32 product: 1e30 swallows the one number that counts."""
+    for number, values in enumerate(itertools.permutations((1e30, 1.0, -1e30))):
+        corrupt(ledger, memory_id=f"m{number}", revision=number + 1, words="x", embedding=struct.pack("<3f", *values))
+    hits = recall(ledger, "unrelated", actor_id="a", query_embedding=[1, 1, 1], limit=10)
+    assert {hit.id: hit.semantic for hit in hits} == dict.fromkeys(
+        (f"m{number}" for number in range(6)), pytest.approx(math.sqrt(1 / 3))
+    )
 
 
 def test_a_bad_time_counts_as_infinitely_old_and_a_bad_vector_as_incompatible(ledger: Ledger) -> None:

@@ -336,7 +336,8 @@ def test_the_index_agrees_on_many_rows_while_they_change(
     centres = [[source.gauss(0, 1) for _ in range(dimensions)] for _ in range(4)]
 
     def near() -> list[float]:
-        return [number + source.choice((0.0, 0.0, 1e-7, 0.1)) for number in source.choice(centres)]
+        sign = source.choice((1, 1, -1))
+        return [sign * number + source.choice((0.0, 0.0, 1e-7, 0.1)) for number in source.choice(centres)]
 
     def sentence() -> str:
         return " ".join(source.choices(["blue", "boat", "city", "sea", "sun"], k=source.randint(1, 3)))
