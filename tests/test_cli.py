@@ -267,7 +267,7 @@ def test_a_diagram_is_safe_whatever_the_subjects_are(ledger: Ledger) -> None:
         for subject in ("a;b", "x --> y", "<script>", 'quote"d', "end", "a:b", "%% c", "line\u2028break", "#35;"):
             tx.event("test.happened", subject, at=ledger.now(), reason="a: b; c", big=10**9)
     text = sequence_diagram(events(ledger))
-    assert all(line.count(";") == 0 and "<" not in line and '"' not in line for line in text.splitlines())
+    assert not set(';"#<') & set(text.replace("<br/>", ""))
     assert len(text.splitlines()) == 3 + 1 + 9
 
 

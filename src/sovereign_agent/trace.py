@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -162,9 +163,10 @@ def _shown(key: str, value: object, event: Event) -> bool:
 
 
 def _label(text: str) -> str:
-    """Return text in which Mermaid sees no syntax of its own, at most 120 characters."""
-    plain = re.sub(r"[;#<>{}\"]", " ", " ".join(text.split()))
-    return plain if len(plain) <= _LABEL else plain[: _LABEL - 1].rstrip() + "\u2026"
+    """Return text in which Mermaid sees no syntax of its own, in lines of about 36 characters, at most 160 in all."""
+    plain = textwrap.shorten(re.sub(r"[;#<>{}\"]", " ", text), _LABEL, placeholder="\u2026")
+    return "<br/>".join(textwrap.wrap(plain, _LINE))
 
 
-_LABEL = 120
+_LABEL = 160
+_LINE = 36
