@@ -342,7 +342,8 @@ def test_a_test_that_leans_on_another_does_not_pass_before(shop: Path) -> None:
         "def test_first():\n    SEEN.append(total([1]))\n"
         "def test_total():\n    assert SEEN == [1]\n"
     )
-    first, second = run_mutations(shop, [mutation(test="tests/test_till.py::test_first"), mutation()])
+    both = [mutation(test="tests/test_till.py::test_first"), mutation()]
+    first, second = run_mutations(shop, both, workers=1)
     assert first.verdict is MutationVerdict.SURVIVED
     assert second.verdict is MutationVerdict.INVALID
 
