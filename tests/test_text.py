@@ -55,6 +55,12 @@ def test_words_are_folded_and_hold_no_white_space(text: str) -> None:
     assert tuple(" ".join(found).split()) == found
 
 
+@given(st.text(st.characters(max_codepoint=127)) | st.text("aAbBsS1_ "))
+def test_ascii_text_is_parted_by_the_rule_of_all_text(text: str) -> None:
+    """ASCII takes a short cut; a letter beyond it, standing alone at the end, takes the long way."""
+    assert (*words(text), "é") == words(f"{text} é")
+
+
 @given(st.lists(st.text("abcdefghij", min_size=1), min_size=1))
 def test_snake_case_and_camel_case_give_the_same_words(parts: list[str]) -> None:
     camel = parts[0] + "".join(part.capitalize() for part in parts[1:])

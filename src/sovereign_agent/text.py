@@ -27,6 +27,8 @@ _UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0"
     "\U000e0000-\U000e0fff]"
 )
+# The rule of `_camel` for ASCII, where most text is: the last of several capitals begins a word, unless an s ends it.
+_ASCII = re.compile("[A-Z]+(?=[A-Z](?!s(?![A-Za-z0-9]))[a-z])|[A-Z]+[a-z0-9]*|[a-z0-9]+")
 _ALIKE = frozenset({"LATIN", "GREEK", "CYRILLIC", "COPTIC", "ARMENIAN", "CHEROKEE", "LISU"})
 _SHAPES = str.maketrans(
     "авеһнікмопрстухѕјԁԛԝӏѵ" + "αβεζηικμνορτυχ" + "\u0251\u0261\u0131",
@@ -87,6 +89,8 @@ def words(text: str) -> tuple[str, ...]:
         run of a script written without spaces (Han, Kana, Thai, Lao, Khmer, Myanmar) gives its overlapping pairs of
         characters; a run of one character gives that character. Characters that show nothing are dropped first.
     """
+    if text.isascii():
+        return tuple(word.lower() for word in _ASCII.findall(text))
     found: list[str] = []
     for run in _runs(_UNSEEN.sub("", unicodedata.normalize("NFKC", text))):
         if _UNSPACED.match(run):
