@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -51,10 +52,13 @@ def base_key(root: Path, folders: Iterable[str], settings: str) -> str:
     """
     own = Path(__file__).parent
     facts = (sys.version, sqlite3.sqlite_version, platform.platform(), sys.prefix, str(os.cpu_count()))
+    # pytest, Pygments and everything else that an example or a test may be run by
+    installed = sorted(f"{found.name}=={found.version}" for found in importlib.metadata.distributions())
     return digest(
         files_digest(root, (*folders, "pyproject.toml")),
         files_digest(own, sorted(path.name for path in own.glob("*.py"))),
         *facts,
+        *installed,
         settings,
     )
 

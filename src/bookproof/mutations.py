@@ -32,6 +32,8 @@ from bookproof.testrun import Run, Spec, WarmRunner, packages_of
 from bookproof.verdicts import MutationVerdict, covers, judge_mutation, normalise, why_not_passed
 
 MUTATIONS_FILE = "tests/mutations.toml"
+MAX_NOT_IN_BROWSER = 3
+"""Most mutations whose test a reader cannot run: one that needs more than pytest and the package proves too little."""
 _KEYS: Mapping[str, type] = {
     "id": str,
     "title": str,
@@ -183,6 +185,9 @@ def load_mutations(root: Path, path: str = MUTATIONS_FILE) -> tuple[tuple[Mutati
         failures += problems
         if not problems:
             mutations.append(Mutation(**table, path=path, lines=lines))
+    for mutation in [mutation for mutation in mutations if not mutation.browser][MAX_NOT_IN_BROWSER:]:
+        line = mutation.lines.get("browser", 0)
+        failures.append(Failure(path, line, f"at most {MAX_NOT_IN_BROWSER} mutations may say browser = false"))
     return tuple(mutations), tuple(failures)
 
 

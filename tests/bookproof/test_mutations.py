@@ -471,3 +471,18 @@ def test_the_figure_marks_lines_by_sign_and_element(results: dict[str, MutationR
     assert re.search(r'<a href="../x.html#L1"><code>tests/test_till.py:\d+</code></a>', html)
     assert 'bookproof-verdict--killed">killed<' in html
     assert 'id="mutation-m"' in html
+
+
+def test_at_most_three_mutations_are_out_of_a_readers_reach(tmp_path: Path) -> None:
+    """The fourth is reported at its own line; the others stand."""
+    (tmp_path / "tests").mkdir()
+    keys = (
+        'title = "t"\nfile = "f.py"\nbefore = "a"\nafter = "b"\ntest = "t.py::t"\nbrowser = false\nwhy = "a process"\n'
+    )
+    entry = '[[mutation]]\nid = "m{0}"\n' + keys
+    (tmp_path / "tests" / "mutations.toml").write_text("".join(entry.format(number) for number in range(4)))
+    mutations, failures = load_mutations(tmp_path)
+    assert len(mutations) == 4
+    assert [(failure.line, failure.text) for failure in failures] == [
+        (35, "at most 3 mutations may say browser = false")
+    ]
