@@ -34,6 +34,8 @@ class Book:
     """Whether passes of earlier builds may stand for runs."""
     complete: Callable[[str, PageRecord], str] = lambda html, _record: html
     """Fills in what is known when more than the page has run; used at the end of each page when nobody collects."""
+    form: str = ""
+    """Everything that the look of a block depends on beside its text; empty: blocks are not remembered as HTML."""
     diagram_class: str = "mermaid"
     """Class of a diagram's element; another one where the theme must not draw it."""
     records: dict[str, PageRecord] = field(default_factory=dict)
@@ -47,11 +49,17 @@ class Book:
         """The build's worker, started when the first example runs."""
         if self._runner is None:
             settings = self.settings
-            cached = self.cached and bool(settings.cache)
-            folder = settings.root / settings.cache / "examples" if cached else None
-            key = base_key(settings.root, (settings.src, settings.tests), repr(settings)) if cached else ""
-            self._runner = Runner(settings, Cache(folder), key)
+            key = base_key(settings.root, (settings.src, settings.tests), repr(settings)) if self._remembers else ""
+            self._runner = Runner(settings, self.cache("examples"), key)
         return self._runner
+
+    @property
+    def _remembers(self) -> bool:
+        return self.cached and bool(self.settings.cache)
+
+    def cache(self, kind: str) -> Cache:
+        """Return where one kind of thing is remembered; nowhere, if this build must not."""
+        return Cache(self.settings.root / self.settings.cache / kind if self._remembers else None)
 
     def begin(self, path: str, url: str) -> PageRecord:
         """Return a new record for a page; one of an earlier rendering is dropped."""

@@ -196,7 +196,8 @@ class Stopped(Exception):  # noqa: N818 (an event, not an error of this program)
 @dataclass(slots=True)
 class _Page:
     name: str
-    scratch: Path
+    scratch: Path | None = None
+    """Where the page's blocks work; made when the first of them runs."""
     opened: bool = False
     """Whether the worker has forked for this page."""
     pid: int = 0
@@ -233,10 +234,7 @@ class Runner:
     def open_page(self, name: str) -> None:
         """Begin a page: nothing of an earlier one is left."""
         self.close_page()
-        scratch = Path(tempfile.mkdtemp(prefix="bookproof-")).resolve()
-        for folder in ("work", "home", "tmp"):
-            (scratch / folder).mkdir()
-        self._page = _Page(name, scratch, chain=digest(self._base, name))
+        self._page = _Page(name, chain=digest(self._base, name))
 
     def close_page(self) -> None:
         """End the page: its process, its child processes and its files are gone."""
@@ -245,7 +243,8 @@ class Runner:
             return
         if page.opened:
             self._end_page(page)
-        shutil.rmtree(page.scratch, ignore_errors=True)
+        if page.scratch is not None:
+            shutil.rmtree(page.scratch, ignore_errors=True)
 
     def close(self) -> None:
         """End the worker."""
@@ -274,7 +273,9 @@ class Runner:
         return outcome
 
     def _run(self, page: _Page, example: Example) -> Outcome:
-        rules = self._rules_for(page, example)
+        scratch = page.scratch or _new_scratch()
+        page.scratch = scratch
+        rules = self._rules_for(scratch, example)
         code = example.code
         if example.options.session:
             page.sessions.add(example.options.session)
@@ -290,19 +291,21 @@ class Runner:
             "workdir": str(self._settings.root.resolve()) if example.options.workdir == "root" else "",
         }
         try:
+            if not page.opened:
+                self._open(page, scratch)
             answer = self._ask(page, request, example.options.timeout_seconds)
         except Stopped as stopped:
             page.lost = f"example {example.id} on line {example.line}"
             page.lost_sessions |= page.sessions
-            written = _tail(normalise(self._captured(page), rules)[0])
+            written = _tail(normalise(_captured(scratch), rules)[0])
             return Outcome("", failure=f"{example.language} example {stopped}{written}", line=example.line)
         return _judge(example, answer, rules)
 
-    def _rules_for(self, page: _Page, example: Example) -> tuple[Rule, ...]:
+    def _rules_for(self, scratch: Path, example: Example) -> tuple[Rule, ...]:
         places = {
-            "<work>": str(page.scratch / "work"),
-            "<home>": str(page.scratch / "home"),
-            "<tmp>": str(page.scratch / "tmp"),
+            "<work>": str(scratch / "work"),
+            "<home>": str(scratch / "home"),
+            "<tmp>": str(scratch / "tmp"),
             "<project>": str(self._settings.root.resolve()),
             "<python>": sys.prefix,
             "<stdlib>": sysconfig.get_path("stdlib"),
@@ -318,8 +321,6 @@ class Runner:
         )
 
     def _ask(self, page: _Page, request: worker.Message, timeout_seconds: float) -> worker.Message:
-        if not page.opened:
-            self._open(page)
         self._send(request)
         answer = self._receive(timeout_seconds)
         if answer is None:
@@ -332,16 +333,16 @@ class Runner:
             raise Stopped(f"ended its own process with {how}")
         return answer
 
-    def _open(self, page: _Page) -> None:
+    def _open(self, page: _Page, scratch: Path) -> None:
         self._start()
         source = self._settings.root.resolve() / self._settings.src
         opening = {
             "kind": "page",
             "fork": self.fork,
-            "capture": str(page.scratch / "capture"),
-            "workdir": str(page.scratch / "work"),
+            "capture": str(scratch / "capture"),
+            "workdir": str(scratch / "work"),
             "path": [str(source)] if source.is_dir() else [],
-            "environment": {"HOME": str(page.scratch / "home"), "TMPDIR": str(page.scratch / "tmp")},
+            "environment": {"HOME": str(scratch / "home"), "TMPDIR": str(scratch / "tmp")},
         }
         self._send(opening)
         answer = self._receive(30)
@@ -410,10 +411,6 @@ class Runner:
             return {"kind": "gone", "status": status}
         return answer
 
-    def _captured(self, page: _Page) -> str:
-        path = page.scratch / "capture.out"
-        return path.read_text("utf-8", "replace") if path.exists() else ""
-
 
 _STRUCTURED = ("markdown", "html", "mermaid", "json")
 """Results in which a stray line of standard error would break the form."""
@@ -442,6 +439,18 @@ def child_environment(extra: Mapping[str, str], source: Path) -> dict[str, str]:
     if source.is_dir():
         fixed["PYTHONPATH"] = str(source)
     return {**kept, **fixed, **extra}
+
+
+def _new_scratch() -> Path:
+    scratch = Path(tempfile.mkdtemp(prefix="bookproof-")).resolve()
+    for folder in ("work", "home", "tmp"):
+        (scratch / folder).mkdir()
+    return scratch
+
+
+def _captured(scratch: Path) -> str:
+    path = scratch / "capture.out"
+    return path.read_text("utf-8", "replace") if path.exists() else ""
 
 
 def _kill_group(pid: int) -> None:

@@ -27,6 +27,7 @@ from pymdownx.superfences import SuperFencesCodeExtension, SuperFencesException
 
 from bookproof.alone import alone
 from bookproof.book import Book, settings_from
+from bookproof.cache import digest
 from bookproof.claims import LONG_CODE, ROLE, claims
 from bookproof.examples import Example, Outcome, console_script, missing_host_facts
 from bookproof.options import FenceOptions, parse
@@ -360,13 +361,14 @@ def _shown(page: _PageRun, example: ExampleRecord, options: FenceOptions, md: Ma
     result, output = ("console" if console else options.result), example.output
     if options.result == "none" or not output.strip():
         result = output = ""
-    elif options.result == "html":
-        # Sealed from Markdown, laid out like any other output.
-        output = f"<div>{output}</div>" if "\n" in output else output
-    display = {**options.display, **({"title": options.display["title"]} if "title" in options.display else {})}
+    plain = page.book.form and result not in {"markdown", "html", "mermaid"}
+    key = digest(page.book.form, example.id, example.language, example.code, output, repr(options)) if plain else ""
+    cache = page.book.cache("blocks")
+    if plain and (known := cache.get(key)):
+        return str(known["html"])
     page.line, page.depth = example.line, page.depth + 1
     try:
-        return str(
+        shown = str(
             base_format(
                 language=example.language,
                 run=lambda *_arguments, **_options: output.rstrip("\n"),
@@ -377,11 +379,15 @@ def _shown(page: _PageRun, example: ExampleRecord, options: FenceOptions, md: Ma
                 result="" if result in {"markdown", "html", "none"} else result,
                 tabs=options.tabs,
                 id=example.id,
-                extra=display if source else {},
+                id_prefix=f"{example.id}-",
+                extra=dict(options.display) if source else {},
             )
         )
     finally:
         page.depth -= 1
+    if plain:
+        cache.put(key, {"html": shown})
+    return shown
 
 
 def _shown_only(page: _PageRun, language: str, code: str, options: FenceOptions, md: Markdown) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,6 +179,7 @@ _SNIPPET = re.compile(r"""^[ \t>]*-+8<-+(?:[ \t]*|[ \t]+(?:"(?:\\"|[^"])+"|'(?:\
 _SNIPPET_LIKE = re.compile(r"^[ \t>]*-+8<-+(?!\w)")
 
 
+@lru_cache(maxsize=4)  # a page is asked for several times while it is rendered
 def scan(source: str) -> tuple[Fence, ...]:
     """Return every outermost fence of a Markdown file, in order.
 

@@ -11,6 +11,8 @@ import contextlib
 import json
 import logging
 import os
+import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +30,7 @@ from bookproof.background import SERVE_SCRIPT, Background
 from bookproof.book import Book, settings_from
 from bookproof.build import Build as _Build
 from bookproof.build import show_failures
+from bookproof.cache import files_digest
 from bookproof.page import Failure, PageRecord
 
 _log = logging.getLogger("mkdocs.plugins.bookproof")
@@ -78,6 +81,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
             raise PluginError("\n".join(map(str, refused)))
         extension.use(build.book)
         _list_extension(config)
+        build.book.form = _form(config)
         config.watch.extend(str(root / name) for name in (settings.src, settings.tests) if (root / name).is_dir())
         return config
 
@@ -189,6 +193,15 @@ def _list_extension(config: MkDocsConfig) -> None:
             "bookproof: pymdownx.highlight: anchor_linenums repeats ids in executed blocks; set it to false"
         )
     markdown_config.save(names, config.mdx_configs)
+
+
+def _form(config: MkDocsConfig) -> str:
+    """Return everything that the look of a block depends on beside its text."""
+    versions = [f"{name} {version(name)}" for name in ("markdown", "markdown-exec", "pymdown-extensions", "pygments")]
+    own = files_digest(Path(__file__).parent, ["extension.py"])
+    # Functions in the configuration are told by their names, not by where they lie in memory.
+    configured = re.sub(r" at 0x[0-9a-f]+", "", repr((config.markdown_extensions, config.mdx_configs)))
+    return "\n".join((*versions, own, configured))
 
 
 def accept(book: Book, page: str) -> None:
