@@ -32,6 +32,7 @@ from sovereign_agent.text import canonical_name, fold, is_plain_name, mixes_alph
         ("读取inventory库", "读取 inventory 库"),
         ("안녕 세계", "안녕 세계"),
         ("हिन्दी भाषा", "हिन्दी भाषा"),
+        ("图\u0301片", "图\u0301 \u0301片"),
         ("soft\u00adhyphen zero\u200dwidth", "softhyphen zerowidth"),
         ("❤\ufe0f \u0301", ""),
         ("...  ---", ""),
@@ -72,6 +73,12 @@ def test_snake_case_and_camel_case_give_the_same_words(parts: list[str]) -> None
 def test_folding_twice_changes_nothing(text: str) -> None:
     assert fold(fold(text)) == fold(text)
     assert canonical_name(canonical_name(text)) == canonical_name(text)
+
+
+@pytest.mark.parametrize("text", ["\u01f0", "\u0390", "\u00df\u0301"])
+def test_folded_text_is_normalised(text: str) -> None:
+    """Case folding takes these letters apart, so normalising once before it is not enough."""
+    assert unicodedata.is_normalized("NFKC", fold(text))
 
 
 def test_one_name_has_one_canonical_form() -> None:

@@ -269,14 +269,14 @@ def unit(name: str, values: object) -> Vector:
     """
     if isinstance(values, str | bytes | Mapping | AbstractSet) or not isinstance(values, Iterable):
         raise TypeError(f"{name} must be a sequence of numbers, not {type(values).__name__}: {shorten(values)}")
-    numbers: list[float] = []
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise TypeError(f"{name} must hold real numbers, not {type(value).__name__}: {shorten(value)}")
-        try:
-            numbers.append(float(value))
-        except OverflowError:
-            numbers.append(math.inf)
+    given = list(values)
+    for kind in set(map(type, given)):  # asked once for each type: asking for each number costs more than the rest
+        if issubclass(kind, bool) or not issubclass(kind, Real):
+            raise TypeError(f"{name} must hold real numbers, not {kind.__name__}")
+    try:
+        numbers = list(map(float, given))
+    except OverflowError:
+        numbers = [math.inf]
     if not 1 <= len(numbers) <= MAX_DIMENSIONS:
         raise ValueError(f"{name} must have 1 to {MAX_DIMENSIONS} numbers: {len(numbers)}")
     if not all(map(math.isfinite, numbers)):
