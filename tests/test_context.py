@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import subprocess
@@ -179,6 +180,8 @@ def test_sessions_do_not_see_each_other(ledger: Ledger) -> None:
         append_message(ledger, "two", "tool", "", tool_call_id="A")
     assert compact_one(ledger, "two", joined)
     assert view(ledger, session="one") == "s1 u2 a3"
+    write(ledger, "a:A t=A", "two")
+    write(ledger, "t=A", "one")
     assert render_context(ledger, "nobody") == ()
     assert coverage(ledger, "nobody") == ()
     assert verify_markers(ledger, "nobody") == ()
@@ -244,6 +247,14 @@ def test_a_chunk_is_the_oldest_whole_exchanges_that_fit_and_a_larger_one_goes_al
     given = ["a3 t4 t5 t6", "a7 t8", "a9 t10", "a11 t12 t13", "a14 t15"]
     assert summarizer.given == [f"{prior} + {rows}" for prior, rows in zip(["", *["so far"] * 4], given, strict=True)]
     assert [row[1] for row in markers(ledger)] == [[[3, 6]], [[7, 8]], [[9, 10]], [[11, 13]], [[14, 15]]]
+
+
+def test_a_chunk_of_many_exchanges_misses_none_that_lies_within_another(ledger: Ledger) -> None:
+    """The index is read 64 exchanges at a time; here the 64th encloses the 65th."""
+    write(ledger, "a u " * 63 + "a:L u a:M t=M u t=L u")
+    assert compact_one(ledger, "s1", joined, protect_head=0, protect_tail=0, max_rows=1000)
+    assert all(exchange.marker == 1 for exchange in stored(ledger, "s1"))
+    assert len(stored(ledger, "s1")) == 65
 
 
 def test_system_and_user_rows_are_never_summarized(ledger: Ledger) -> None:
@@ -867,3 +878,22 @@ def test_the_next_chunk_reads_no_further_than_it_needs() -> None:
             number += 2
 
     assert [exchange.first_seq for exchange in next_chunk(endless(), Edges(2, 10**9), 5)] == [3, 5]
+
+
+def test_the_next_chunk_never_reaches_past_an_exchange_that_does_not_fit() -> None:
+    """A summary told out of order would read as if the later came first."""
+    sizes = (2, 3, 1)
+    exchanges = [Exchange(10 * n, 10 * n + size - 1, size, size - 1, 0, True) for n, size in enumerate(sizes, start=1)]
+    assert [exchange.rows for exchange in next_chunk(exchanges, Edges(0, 99), 4)] == [2]
+    assert [exchange.rows for exchange in next_chunk(exchanges[1:], Edges(0, 99), 4)] == [3, 1]
+
+
+def test_the_digest_of_a_marker_is_the_sha256_of_what_it_follows_says_and_covers() -> None:
+    """Anybody can compute it again with nothing but a standard library."""
+    rows = [(3, "assistant", "é", '["A"]', None, "t0"), (5, "tool", "", "[]", "A", "t1")]
+    lines = (
+        '["previous","s1",2,"sum"]\n'
+        '[3,"assistant","\\u00e9","[\\"A\\"]",null,"t0"]\n'
+        '[5,"tool","","[]","A","t1"]\n'
+    )  # fmt: skip
+    assert marker_digest("previous", "s1", 2, "sum", rows) == hashlib.sha256(lines.encode()).hexdigest()
