@@ -346,6 +346,9 @@ def _compare(site: Path, rebuilt: Path, document: Mapping[str, Any]) -> Verifica
     if not same_record:
         changed = tuple(sorted({*changed, FILE}))
     told = _told(changed, added, missing)
+    if not same_record:
+        parts = [name for name, _, _ in _flat_differences(document, again, "") if not name.startswith("files ")]
+        told += f"; the record in {_named(parts)}" if parts else ""
     where = f"this environment is another than the recorded one: {'; '.join(elsewhere)}" if elsewhere else ""
     if not (changed or added or missing):
         same = f"{commit[:12]} builds the same {len(document['files'])} files, byte for byte"
@@ -457,7 +460,7 @@ def _flat_differences(
     for name in sorted(recorded.keys() | here.keys()):
         was, now = recorded.get(name), here.get(name)
         if isinstance(was, Mapping) and isinstance(now, Mapping):
-            yield from _flat_differences(was, now, f"{name} ")
+            yield from _flat_differences(was, now, f"{prefix}{name} ")
         elif was != now:
             yield f"{prefix}{name}", was, now
 

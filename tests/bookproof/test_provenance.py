@@ -390,6 +390,7 @@ def test_a_forged_result_is_altered_even_where_all_other_bytes_match(built: Path
     found = verify(site, built / "repo")
     assert found.verdict is VerifyVerdict.ALTERED
     assert found.changed == (provenance.FILE,)
+    assert found.summary.endswith("1 file changed (provenance.json); the record in tests t.py::forged")
 
 
 def test_a_draft_is_called_a_draft(built: Path, site: Path) -> None:
