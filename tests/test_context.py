@@ -897,3 +897,21 @@ def test_the_digest_of_a_marker_is_the_sha256_of_what_it_follows_says_and_covers
         '[5,"tool","","[]","A","t1"]\n'
     )  # fmt: skip
     assert marker_digest("previous", "s1", 2, "sum", rows) == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_a_claim_that_ends_while_an_append_waits_for_the_lock_is_refused(ledger: Ledger, clock: Any) -> None:
+    """The clock is read under the write lock, not before it."""
+    from sovereign_agent.coordination import claim_session, register_host
+
+    register_host(ledger, "host-a", ttl_seconds=3600)
+    claim = claim_session(ledger, "s", "host-a", ttl_seconds=10)
+    connection = ledger._connection
+    assert connection is not None
+    connection.set_trace_callback(lambda statement: clock.advance(11) if statement == "BEGIN IMMEDIATE" else None)
+    try:
+        with pytest.raises(Refusal, match="stale or expired"):
+            append_message(ledger, "s", "user", "late", claim=claim)
+    finally:
+        connection.set_trace_callback(None)
+    with ledger.read() as tx:
+        assert tx.all("SELECT * FROM transcript_messages") == []

@@ -375,10 +375,10 @@ def append_message(
         checked_id("tool_call_id", tool_call_id)
         if row.role is not Role.TOOL:
             raise ValueError(f"tool_call_id belongs to a tool row, not to one of role {row.role}")
-    now = ledger.now(now)
+    # The clock is read under the write lock: a claim that ended while this call waited for it entitles to nothing.
     if claim is None:
         with recorded(ledger, now), ledger.write() as tx:
-            return _append(tx, session_id, row, now)
+            return _append(tx, session_id, row, ledger.now(now))
     if not isinstance(claim, SessionClaim):
         raise TypeError(f"claim must be a SessionClaim, not {type(claim).__name__}: {shorten(claim)}")
     with marking(ledger, claim, now), ledger.write() as tx:
@@ -389,8 +389,9 @@ def append_message(
                 f"the claim is for session {shorten(claim.session_id)}",
                 "present the claim of the session that is written to",
             )
-        require_live(tx, claim, now)
-        return _append(tx, session_id, row, now)
+        at = ledger.now(now)
+        require_live(tx, claim, at)
+        return _append(tx, session_id, row, at)
 
 
 def _append(tx: Transaction, session_id: str, row: ContextItem, now: datetime) -> int:
