@@ -279,8 +279,8 @@ def test_namespaces_capabilities_and_descriptors_are_its_own(sandbox: Sandbox) -
     finally:
         os.close(reader)
         os.close(writer)
-    session, group = shell(sandbox, "cut -d' ' -f6,5 /proc/$$/stat").split()
-    assert session == group
+    group, session = shell(sandbox, "cut -d' ' -f5,6 /proc/$$/stat").split()
+    assert group == session != "0", "0 would be a session that began outside"
     assert shell(sandbox, "tail -n +3 /proc/net/dev | cut -d: -f1").split() == ["lo"]
 
 

@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from sovereign_agent.clock import as_utc, system_clock, to_text
 from sovereign_agent.errors import Category, Refusal, shorten
-from sovereign_agent.text import canonical_name, fold, is_plain_name
+from sovereign_agent.text import canonical_name, is_plain_name
 
 BASE_ENVIRONMENT = {
     "HOME": "/nonexistent",  # Debian's home of `nobody`: no dot file that another user planted is ever read
@@ -682,7 +682,7 @@ def _a_label(text: str) -> str:
     label = unicodedata.normalize("NFC", text.lower())
     if label.isascii():
         return label  # the Kelvin sign is a capital k in both
-    settled = all(map(_is_settled, label)) and fold(label) == label and not _UNSETTLED.search(label)
+    settled = all(map(_is_settled, label)) and not _UNSETTLED.search(label)
     if settled and label[2:4] != "--" and "-" not in (label[0], label[-1]) and unicodedata.category(label[0])[0] != "M":
         try:
             if idna.ToASCII(text) == (encoded := b"xn--" + label.encode("punycode")):
