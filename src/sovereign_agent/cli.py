@@ -28,6 +28,7 @@ class _Commands(click.Group):
     """The group of commands, whose help ends with the meaning of the exit status."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the example, then the exit status; called by click."""
         super().format_epilog(ctx, formatter)
         with formatter.section("Exit status"):
             formatter.write_dl([("0", "done"), ("1", "refused"), ("2", "wrong usage")])

@@ -18,7 +18,7 @@ import stat
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cache
@@ -132,8 +132,9 @@ class PinnedRoot:
 
     path: Path
     """Absolute, free of links."""
-    device: int
-    inode: int
+    device: int = field(repr=False)
+    """Left out of the text, like the inode: they are facts of a machine, and texts are compared between machines."""
+    inode: int = field(repr=False)
 
     def is_same(self, status: os.stat_result) -> bool:
         """Tell whether a status describes the directory that was pinned."""
