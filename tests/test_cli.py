@@ -284,8 +284,8 @@ def test_a_refusal_points_back_at_who_asked() -> None:
         "    participant P0 as a",
         "    participant L as ledger",
         "    participant P1 as b",
-        "    P0->>L: session.claimed s (incarnation 1)",
-        "    L--xP1: REFUSED s: live claim belongs to a",
+        "    P0->>L: session.claimed s<br/>incarnation 1",
+        "    L--xP1: REFUSED s<br/>live claim belongs to a",
     ]
 
 

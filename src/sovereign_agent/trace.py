@@ -146,11 +146,10 @@ def sequence_diagram(trace: Iterable[Event], *, ledger_name: str = "ledger") -> 
     for event in shown:
         who = f"P{actors.index(event.actor)}"
         if event.kind == "refused":
-            text = f"REFUSED {event.subject}: {event.detail.get('why', '')}"
-            lines.append(f"    L--x{who}: {_label(text)}")
+            lines.append(f"    L--x{who}: {_label(f'REFUSED {event.subject}', str(event.detail.get('why', '')))}")
         else:
             facts = ", ".join(f"{key} {value}" for key, value in event.detail.items() if _shown(key, value, event))
-            lines.append(f"    {who}->>L: {_label(f'{event.kind} {event.subject}' + f' ({facts})' * bool(facts))}")
+            lines.append(f"    {who}->>L: {_label(f'{event.kind} {event.subject}', facts)}")
     return "\n".join(lines) + "\n"
 
 
@@ -162,11 +161,14 @@ def _shown(key: str, value: object, event: Event) -> bool:
     return isinstance(value, str | int | float) and value != event.actor and not key.endswith(_LEFT_OUT)
 
 
-def _label(text: str) -> str:
-    """Return text in which Mermaid sees no syntax of its own, in lines of about 36 characters, at most 160 in all."""
-    plain = textwrap.shorten(re.sub(r"[;#<>{}\"]", " ", text), _LABEL, placeholder="\u2026")
-    return "<br/>".join(textwrap.wrap(plain, _LINE))
+def _label(*parts: str) -> str:
+    """Return texts in which Mermaid sees no syntax of its own, each on lines of its own of about 40 characters."""
+    lines: list[str] = []
+    for part in parts:
+        plain = re.sub(r"[;#<>{}\"]", " ", part)
+        lines += textwrap.wrap(textwrap.shorten(plain, _PART, placeholder="\u2026"), _LINE)
+    return "<br/>".join(lines)
 
 
-_LABEL = 160
-_LINE = 36
+_PART = 160
+_LINE = 40
