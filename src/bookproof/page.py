@@ -200,9 +200,12 @@ def scan(source: str) -> tuple[Fence, ...]:
         prefix, fence, rest, problem = opened
         end = _end(lines, number + 1, prefix, fence)
         language, options, trouble = _header(rest)
+        if end is None:
+            # What follows is looked at again, so that a fence in it which is not shown is told as well.
+            found.append(Fence(number + 1, language, options, "", problem or "the fence is never closed"))
+            number += 1
+            continue
         body = [_strip(line, len(prefix)) for line in lines[number + 1 : end]]
-        if end >= len(lines):
-            problem = problem or "the fence is never closed"
         found.append(Fence(number + 1, language, options, "\n".join(body), problem or trouble))
         number = end + 1
     return tuple(found)
@@ -269,18 +272,18 @@ def _open(line: str) -> tuple[str, str, str, str] | None:
     return prefix, fence, header, problem
 
 
-def _end(lines: list[str], start: int, prefix: str, fence: str) -> int:
-    """Return the index of the closing line, or the number of lines if there is none."""
+def _end(lines: list[str], start: int, prefix: str, fence: str) -> int | None:
+    """Return the index of the closing line; None if what holds the fence ends before it."""
     quoted = ">" in prefix
     for number in range(start, len(lines)):
         match = _PREFIX.match(lines[number])
         own = match.group() if match else ""
-        if quoted and ">" not in own:
-            return len(lines)  # the quote ended before the fence did
         text = lines[number][len(own) :].rstrip()
+        if (quoted and ">" not in own) or (text and len(own) < len(prefix.rstrip(" ") if quoted else prefix)):
+            return None
         if text and not text.strip(fence[0]) and len(text) >= len(fence) and len(own) <= len(prefix) + 3:
             return number
-    return len(lines)
+    return None
 
 
 def _strip(line: str, width: int) -> str:
