@@ -25,9 +25,9 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from sovereign_agent.clock import as_utc, system_clock, to_text
-from sovereign_agent.errors import Category, Refusal, shorten
-from sovereign_agent.text import canonical_name, is_plain_name
+from .clock import as_utc, system_clock, to_text
+from .errors import Category, Refusal, shorten
+from .text import canonical_name, is_plain_name
 
 BASE_ENVIRONMENT = {
     "HOME": "/nonexistent",  # Debian's home of `nobody`: no dot file that another user planted is ever read

@@ -21,9 +21,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sovereign_agent.clock import as_utc, seconds, system_clock
-from sovereign_agent.errors import Category, Refusal, shorten
-from sovereign_agent.isolation import BASE_ENVIRONMENT, Act, Experiment, IsolationPolicy, ProbeReport, kernel_name
+from .clock import as_utc, seconds, system_clock
+from .errors import Category, Refusal, shorten
+from .isolation import BASE_ENVIRONMENT, Act, Experiment, IsolationPolicy, ProbeReport, kernel_name
 
 if TYPE_CHECKING:
     import socket
