@@ -90,7 +90,8 @@ def test_a_module_says_what_it_promises_and_every_public_name_is_documented(path
     assert ast.get_docstring(tree), path
     named = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     named = [node for node in named if not node.name.startswith("_")]
-    named += [child for node in named for child in node.body if isinstance(child, ast.FunctionDef)]
+    classes = [node for node in named if isinstance(node, ast.ClassDef)]
+    named += [child for node in classes for child in node.body if isinstance(child, ast.FunctionDef)]
     undocumented = [
         f"{path.name}:{node.lineno} {node.name}"
         for node in named
