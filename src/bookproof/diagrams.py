@@ -130,7 +130,8 @@ def ensure_node_modules(root: Path) -> bool:
     with _alone(root):
         if marker.is_file() and marker.read_text("utf-8").strip() == digest:
             return False
-        _run([*find_npm(), "ci", "--omit=dev", "--prefer-offline", "--no-audit", "--no-fund"], "npm ci", _INSTALL_SECONDS, cwd=root)
+        command = [*find_npm(), "ci", "--omit=dev", "--prefer-offline", "--no-audit", "--no-fund"]
+        _run(command, "npm ci", _INSTALL_SECONDS, cwd=root)
         marker.parent.mkdir(exist_ok=True)
         marker.write_text(digest + "\n", "utf-8")
     return True
