@@ -290,7 +290,7 @@ def _missing_snippet(run: Callable[[list[str]], list[str]], line: str) -> str:
 
 
 class _Role(InlineProcessor):
-    def handleMatch(  # noqa: N802 (the base class's name)
+    def handleMatch(  # type: ignore[override]  # noqa: N802 - name and form of InlineProcessor, which its stub leaves out
         self, m: re.Match[str], data: str
     ) -> tuple[Element, int, int] | tuple[None, None, None]:
         if any(span.start() < m.start() < span.end() for span in LONG_CODE.finditer(data)):
@@ -474,5 +474,5 @@ def _follow_links(outer: Markdown, inner: Markdown) -> None:
     """Let links that a block prints be rewritten and checked by MkDocs like those of the page itself."""
     if "relpath" in outer.treeprocessors:
         processor: Any = outer.treeprocessors["relpath"]
-        inner.bookproof_inner = True  # told apart from the page's own instance
+        vars(inner)["bookproof_inner"] = True  # told apart from the page's own instance
         inner.treeprocessors.register(type(processor)(processor.file, processor.files, processor.config), "relpath", 0)
