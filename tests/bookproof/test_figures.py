@@ -1,0 +1,112 @@
+"""Figures: the same bytes for the same data, well-formed, with every fact as text, and safe for any text."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookproof.figures import WIDTH, Bar, Cell, Mark, Span, Tone, bars, lanes, matrix, strip
+
+words = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40)
+tones = st.sampled_from(Tone)
+cells = st.builds(Cell, words, tones)
+
+
+def facts(figure: str) -> str:
+    """Return the text of the figure's table."""
+    return unescape(re.sub(r"<[^>]+>", "\0", figure.split("<table>")[1]))
+
+
+def well_formed(figure: str) -> ET.Element:
+    root = ET.fromstring(figure)
+    for shape in root.iter():
+        for name in ("x", "x1", "x2"):
+            assert -0.1 <= float(shape.get(name, "0")) <= WIDTH + 0.1
+        assert float(shape.get("width", "0")) >= 0
+    return root
+
+
+@given(words, st.lists(words, min_size=1, max_size=4, unique=True), st.data())
+def test_a_matrix_holds_every_cell(title: str, columns: list[str], data: st.DataObject) -> None:
+    rows = data.draw(st.dictionaries(words, st.lists(cells, min_size=len(columns), max_size=len(columns)), max_size=5))
+    figure = matrix(title, columns, rows)
+    well_formed(figure)
+    for name, row in rows.items():
+        assert name in facts(figure)
+        assert all(cell.text in facts(figure) for cell in row)
+    assert figure == matrix(title, columns, rows)
+
+
+@given(words, st.lists(st.tuples(words, words, cells), max_size=6))
+def test_a_strip_holds_every_row(title: str, rows: list[tuple[str, str, Cell]]) -> None:
+    figure = strip(title, rows, names=("row", "content", "fate"))
+    well_formed(figure)
+    assert all(text in facts(figure) for name, content, cell in rows for text in (name, content, cell.text))
+
+
+@given(st.lists(st.tuples(st.floats(-50, 500), st.floats(0, 300), words, tones), max_size=6), st.floats(1, 400))
+def test_lanes_hold_every_span_and_mark(items: list[tuple[float, float, str, Tone]], end: float) -> None:
+    spans = [Span("a", at, at + length, text, tone) for at, length, text, tone in items]
+    marks = [Mark("b", at, text, tone) for at, _, text, tone in items]
+    figure = lanes("who held what", ["a", "b"], spans, marks, end=end)
+    root = well_formed(figure)
+    assert all(text in facts(figure) for _, _, text, _ in items)
+    ticks = [shape for shape in root.iter() if shape.tag.endswith("text") and (shape.text or "").endswith(" s")]
+    assert 3 <= len(ticks) <= 12
+
+
+@given(st.lists(st.tuples(words, st.tuples(*[st.floats(0, 5)] * 3), words), max_size=5))
+def test_bars_hold_every_number(rows: list[tuple[str, tuple[float, float, float], str]]) -> None:
+    figure = bars("scores", ["x", "y", "z"], [Bar(*row) for row in rows])
+    well_formed(figure)
+    for name, parts, note in rows:
+        assert name in facts(figure)
+        assert note in facts(figure)
+        assert all(f"{part:.3f}" in facts(figure) for part in parts)
+
+
+def test_the_length_of_a_bar_is_its_total() -> None:
+    figure = bars("scores", ["x", "y"], [Bar("a", (1.0, 1.0)), Bar("b", (0.5, 0.0))])
+    widths = [float(w) for w in re.findall(r'class="figure-part-\d" x="[\d.]+" y="[3-9]\d" width="([\d.]+)"', figure)]
+    assert widths[0] == widths[1] == pytest.approx(2 * widths[2], abs=0.2)
+
+
+def test_a_span_stands_where_it_lasts() -> None:
+    figure = lanes("t", ["a"], [Span("a", 0, 10, ""), Span("a", 10, 30, "")], end=40)
+    boxes = re.findall(r'<rect class="figure-plain" x="([\d.]+)" y="8.0" width="([\d.]+)"', figure)
+    (x1, w1), (x2, w2) = [(float(x), float(w)) for x, w in boxes]
+    assert x1 + w1 == pytest.approx(x2, abs=0.2)
+    assert w2 == pytest.approx(2 * w1, abs=0.2)
+
+
+def test_each_tone_has_a_class_of_its_own() -> None:
+    figure = matrix("t", [str(tone) for tone in Tone], {"row": [Cell("x", tone) for tone in Tone]})
+    assert len(set(re.findall(r'rect class="(figure-\w+)"', figure))) == len(Tone)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: matrix("t", ["a"], {"row": []}), "row 'row' has 0 cells for 1 columns"),
+        (lambda: lanes("t", ["a"], end=0), "empty"),
+        (lambda: lanes("t", ["a"], [Span("b", 0, 1, "x")], end=1), "no such lane: b"),
+        (lambda: bars("t", ["x"], [Bar("a", (1.0, 2.0))]), "2 parts for 1 names"),
+        (lambda: bars("t", ["x"], [Bar("a", (-1.0,))]), "below 0"),
+        (lambda: bars("t", ["x"], [Bar("a", (float("nan"),))]), "not finite"),
+        (lambda: bars("t", list("abcdefg"), []), "at most 6"),
+    ],
+)
+def test_data_that_cannot_be_drawn_is_a_value_error(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()  # type: ignore[operator]
+
+
+def test_markup_in_a_text_stays_text() -> None:
+    figure = matrix("<b>", ["<i>"], {"<u>": [Cell("<script>alert(1)</script>")]})
+    assert "<script" not in figure
+    assert "<b>" not in figure
