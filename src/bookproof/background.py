@@ -65,7 +65,7 @@ class Background:
         script.parent.mkdir(parents=True, exist_ok=True)
         script.write_text(_SCRIPT, "utf-8")
         shown = site / _DATA
-        key = base_key(settings.root, (settings.src, settings.tests), repr(tests))
+        key = base_key(settings, (settings.src, settings.tests), repr(tests))
         if key != self._key or self._folder is None:
             self.stop()
             self._key, self._folder = key, Path(tempfile.mkdtemp(prefix="bookproof-serve-"))

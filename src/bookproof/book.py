@@ -49,7 +49,7 @@ class Book:
         """The build's worker, started when the first example runs."""
         if self._runner is None:
             settings = self.settings
-            key = base_key(settings.root, (settings.src, settings.tests), repr(settings)) if self._remembers else ""
+            key = base_key(settings, (settings.src, settings.tests), repr(settings)) if self._remembers else ""
             self._runner = Runner(settings, self.cache("examples"), key)
         return self._runner
 

@@ -23,7 +23,7 @@ from bookproof.cache import Cache
 from bookproof.check import Origin, check_site
 from bookproof.claims import claims
 from bookproof.diagrams import Cut, NodeError, copy_mermaid, cut_other_hosts, find_node, node_is_off, parse_diagrams
-from bookproof.examples import known_facts
+from bookproof.host import known_facts
 from bookproof.options import Settings
 from bookproof.page import Failure
 from bookproof.proofs import Proofs, Verdicts
@@ -130,7 +130,7 @@ class Build:
         within = config_file.is_relative_to(settings.root)
         document = compose(
             self._tree,
-            environment=environment(node=self._node, host=known_facts(settings)),
+            environment=environment(node=self._node, host=known_facts(settings.host_facts)),
             lock=lock_digest(settings.root),
             site_url=config.site_url or "",
             config_file=config_file.relative_to(settings.root).as_posix() if within else config_file.name,

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform
+import re
 import sqlite3
 import sys
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from bookproof.host import known_facts
+from bookproof.options import Settings
 
 
 def digest(*parts: str) -> str:
@@ -42,25 +46,34 @@ def files_digest(root: Path, names: Iterable[str]) -> str:
     return total.hexdigest()
 
 
-def base_key(root: Path, folders: Iterable[str], settings: str) -> str:
+def base_key(settings: Settings, folders: Iterable[str], also: str) -> str:
     """Return the part of the key that is the same for all examples of a build.
 
     Parameters:
-        root: The repository.
+        settings: The site's.
         folders: What the examples may import or run, relative to the root.
-        settings: Everything else that a result may depend on, as text.
+        also: Everything else that a result may depend on, as text.
     """
     own = Path(__file__).parent
     facts = (sys.version, sqlite3.sqlite_version, platform.platform(), sys.prefix, str(os.cpu_count()))
-    # pytest, Pygments and everything else that an example or a test may be run by
-    installed = sorted(f"{found.name}=={found.version}" for found in importlib.metadata.distributions())
     return digest(
-        files_digest(root, (*folders, "pyproject.toml")),
+        files_digest(settings.root, (*folders, "pyproject.toml")),
         files_digest(own, sorted(path.name for path in own.glob("*.py"))),
         *facts,
-        *installed,
-        settings,
+        repr(known_facts(settings.host_facts)),
+        repr(installed()),  # pytest, Pygments and everything else that an example or a test may be run by
+        also,
     )
+
+
+def installed() -> dict[str, str]:
+    """Return every installed distribution, by the names of the folders that describe them: reading each is slow."""
+    found: dict[str, str] = {}
+    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for path in Path(place).glob("*.dist-info"):
+            name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
+            found[re.sub(r"[-_.]+", "-", name).lower()] = version
+    return dict(sorted(found.items()))
 
 
 class Cache:

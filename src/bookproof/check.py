@@ -28,8 +28,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
+from bookproof import outputs
 from bookproof.page import Failure
 
 NAMESPACE_HOSTS = frozenset({"www.w3.org"})
@@ -318,24 +320,40 @@ class _Site:
         return ""
 
 
-def read_origins(site_dir: Path, root: Path) -> dict[str, Origin]:
+def read_origins(
+    site_dir: Path, root: Path, *, docs: str = "docs", committed: str = "tests/outputs"
+) -> dict[str, Origin]:
     """Return what the pages of a site came from, as its `provenance.json` tells; nothing if it has none.
 
     Parameters:
         site_dir: The built site.
         root: The repository; a file in it lends its lines only if it still is what the page was rendered from.
+        docs: Its documentation folder.
+        committed: Its folder of committed outputs, which say what a page printed as long as they are the same.
     """
     try:
         pages = json.loads((site_dir / "provenance.json").read_bytes())["pages"]
-        told = {entry["file"]: (path, entry["source"]) for path, entry in pages.items()}
+        origins = {}
+        for path, entry in pages.items():
+            data = (root / path).read_bytes() if (root / path).is_file() else b""
+            text = data.decode("utf-8", "replace") if _sha256(data) == entry["source"] else ""
+            file = root / committed / outputs.outputs_name(path.removeprefix(f"{docs}/"))
+            known = outputs.read(file.read_text("utf-8")) if file.is_file() else {}
+            origins[entry["file"]] = Origin(path, text, tuple(_printed(entry["examples"], known)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    origins = {}
-    for file, (path, digest) in told.items():
-        data = (root / path).read_bytes() if (root / path).is_file() else b""
-        same = hashlib.sha256(data).hexdigest() == digest
-        origins[file] = Origin(path, data.decode("utf-8", "replace") if same else "")
     return origins
+
+
+def _printed(examples: Iterable[Mapping[str, Any]], known: Mapping[str, outputs.Entry]) -> Iterator[tuple[int, str]]:
+    for example in examples:
+        entry = known.get(example["id"])
+        if entry is not None and _sha256(entry.output.encode("utf-8")) == example["output"]:
+            yield example["line"], entry.output
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _shown(sources: Mapping[str, Origin], name: str) -> str:

@@ -57,12 +57,15 @@ def build(config_file: str, site_dir: str | None, report: Path | None) -> None:
 @click.option("--site-url", default=None, help="Where the site will stand; read from the front page when omitted.")
 @click.option("--root", type=_FOLDER, default=".", help="The repository, for the lines of its pages.")
 @click.option("--docs", default="docs", show_default=True, help="The documentation folder in it.")
+@click.option("--outputs", default="tests/outputs", show_default=True, help="Its folder of committed outputs.")
 @click.option("--report", type=_FILE, default=None, help="Write the failures to this file, as JSON.")
-def check(site: Path, site_url: str | None, root: Path, docs: str, report: Path | None) -> None:
-    """Check every link, fragment and id of a built SITE, and that it asks no other host for anything."""
-    from bookproof.check import check_site
+def check(site: Path, site_url: str | None, root: Path, docs: str, outputs: str, report: Path | None) -> None:
+    """Check every link, fragment and id of a built SITE, that no page is missing, and that it asks no other host."""
+    from bookproof.check import check_site, read_origins
 
-    _end(check_site(site, site_url=site_url, sources=_origins(site, root, docs)), report)
+    # Without a record, as after another renderer, nobody can say which pages there should be.
+    sources = read_origins(site, root, docs=docs, committed=outputs) or _origins(site, root, docs)
+    _end(check_site(site, site_url=site_url, sources=sources), report)
 
 
 @main.command()
@@ -103,7 +106,7 @@ def verify(site: Path, repo: Path) -> None:
 
 
 def _origins(site: Path, root: Path, docs: str) -> dict[str, Origin]:
-    """Return the source of each page that is in the site, by the page's file."""
+    """Return the source of each page that is in the site, by the page's file, where the site has no record of it."""
     from bookproof.check import Origin
 
     found = {}

@@ -116,53 +116,6 @@ def hint(committed: str, new: str) -> str:
     return ""
 
 
-def missing_host_facts(names: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
-    """Return a reason for each host fact that does not hold here.
-
-    Raises:
-        ValueError: A fact is unknown.
-    """
-    simulated = os.environ.get("BOOKPROOF_HOST_LACKS", "").split(",")
-    reasons = []
-    for name in names:
-        command = settings.host_facts.get(name) or _HOST_FACTS.get(name)
-        if command is None:
-            known = ", ".join(sorted({*_HOST_FACTS, *settings.host_facts}))
-            raise ValueError(f"unknown host fact {name!r}: known are {known}")
-        if not _holds(command) or name in simulated:
-            reasons.append(f"this host has no {name}")
-    return tuple(reasons)
-
-
-_HOST_FACTS = {
-    "linux": '[ "$(uname -s)" = Linux ]',
-    "userns": "unshare --user --map-root-user true",
-    "openat2": f"{sys.executable} -c 'import ctypes, platform, sys; "
-    "how = (ctypes.c_uint64 * 3)(0, 0, 8); "
-    'fd = ctypes.CDLL(None).syscall(437, -100, b".", how, 24); sys.exit(fd < 0)\'',
-    "fork": f"{sys.executable} -c 'import os; os.fork'",
-    "git": "command -v git",
-}
-_asked: dict[str, bool] = {}
-
-
-def known_facts(settings: Settings) -> dict[str, bool]:
-    """Return every host fact that was asked for in this process, and whether it holds."""
-    names = {**_HOST_FACTS, **settings.host_facts}
-    lacks = os.environ.get("BOOKPROOF_HOST_LACKS", "").split(",")
-    return {name: _asked[command] and name not in lacks for name, command in sorted(names.items()) if command in _asked}
-
-
-def _holds(command: str) -> bool:
-    if command not in _asked:
-        try:
-            done = subprocess.run(["bash", "-c", command], capture_output=True, timeout=10, check=False)
-            _asked[command] = done.returncode == 0
-        except (OSError, subprocess.TimeoutExpired):
-            _asked[command] = False
-    return _asked[command]
-
-
 def console_script(code: str) -> tuple[str, list[str]]:
     """Return a script that shows each `$ ` command before it runs it, and complaints about other lines.
 

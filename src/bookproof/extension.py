@@ -29,7 +29,8 @@ from bookproof.alone import alone
 from bookproof.book import Book, settings_from
 from bookproof.cache import digest
 from bookproof.claims import LONG_CODE, ROLE, claims
-from bookproof.examples import Example, Outcome, console_script, missing_host_facts
+from bookproof.examples import Example, Outcome, console_script
+from bookproof.host import missing_facts
 from bookproof.options import FenceOptions, parse
 from bookproof.page import (
     ALIASES,
@@ -336,7 +337,7 @@ def _example(page: _PageRun, language: str, written: dict[str, str], code: str, 
         complaints.append("the block is empty")
     absent: tuple[str, ...] = ()
     try:
-        absent = missing_host_facts(options.host, page.book.settings)
+        absent = missing_facts(options.host, page.book.settings.host_facts)
     except ValueError as error:
         complaints.append(str(error))
     if complaints:

@@ -54,8 +54,10 @@ class Proofs:
         self.declared, self.failures = load_mutations(root, settings.mutations)
         folder = root / settings.cache / "proofs" if cached and settings.cache else None
         self._cache = Cache(folder)
-        self._base = base_key(root, self._folders, settings.mutations) if folder else ""
-        self._collected = base_key(root, (settings.tests,), "collected") if serving else digest(self._base, "collected")
+        self._base = base_key(settings, self._folders, settings.mutations) if folder else ""
+        self._collected = (
+            base_key(settings, (settings.tests,), "collected") if serving else digest(self._base, "collected")
+        )
         self._symbols: SymbolIndex | None = None
         self._pool = ThreadPoolExecutor(2)
         self._index: Future[TestIndex] | None = None

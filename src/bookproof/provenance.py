@@ -23,7 +23,6 @@ import re
 import sqlite3
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -33,6 +32,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from bookproof.cache import installed
 from bookproof.page import Failure, PageRecord
 
 FILE = "provenance.json"
@@ -185,7 +185,7 @@ def environment(*, node: str | None = None, host: Mapping[str, bool] | None = No
         "host": dict(sorted((host or {}).items())),
         "implementation": platform.python_implementation(),
         "node": node,
-        "packages": _packages(),
+        "packages": installed(),
         "platform": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
@@ -488,16 +488,6 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
                 yield relative, b"link to " + os.fsencode(path.readlink())
             elif path.is_file():
                 yield relative, path.read_bytes()
-
-
-def _packages() -> dict[str, str]:
-    """Return every installed distribution, by the names of the folders that describe them: reading each is slow."""
-    found: dict[str, str] = {}
-    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        for path in Path(place).glob("*.dist-info"):
-            name, _, version = path.name.removesuffix(".dist-info").rpartition("-")
-            found[re.sub(r"[-_.]+", "-", name).lower()] = version
-    return dict(sorted(found.items()))
 
 
 def _git(at: Path, *arguments: str) -> str:

@@ -12,8 +12,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from bookproof import diagrams
+from bookproof import diagrams, outputs
 from bookproof.check import Origin, check_site, read_origins
 
 URL = "https://book.example/base/"
@@ -224,20 +225,37 @@ def test_a_link_is_reported_where_it_was_written_or_printed_else_by_page_and_add
 
 
 def test_a_finished_site_tells_what_its_pages_came_from(tmp_path: Path) -> None:
-    """Lines are lent by a source that is still the same; a site without a usable record tells nothing."""
-    book = site(tmp_path / "site", a='<a href="gone.md">x</a>', b='<a href="gone.md">x</a>')
-    texts = {"docs/a.md": "# é\n\n[x](gone.md)\n", "docs/b.md": "[x](gone.md)\n"}
+    """Lines are lent by a source, or an output, that is still the same; without a usable record, nothing is told."""
+    links = '<a href="gone.md">x</a><a href="printed.md">x</a>'
+    book = site(tmp_path / "site", a=links, b=links)
+    texts = {"docs/a.md": "# é\n\n[x](gone.md)\n", "docs/b.md": "[x](gone.md)\n", "docs/c.md": "# C\n"}
     site(tmp_path, **texts)
+    output = "[x](printed.md)\n"
     pages = {
-        path: {"file": f"{path[5]}/index.html", "source": hashlib.sha256(text.encode()).hexdigest()}
+        path: {
+            "file": f"{path[5]}/index.html",
+            "source": hashlib.sha256(text.encode()).hexdigest(),
+            "examples": [{"id": "one", "line": 7, "output": hashlib.sha256(output.encode()).hexdigest()}],
+        }
         for path, text in texts.items()
     }
     (book / "provenance.json").write_text(json.dumps({"pages": pages}))
     (tmp_path / "docs" / "b.md").write_text("# Edited\n\n[x](gone.md)\n")
-    assert found(book, sources=read_origins(book, tmp_path)) == [
+    for name, text in {"a": output, "b": f"changed: {output}"}.items():
+        committed = tmp_path / "tests" / "outputs" / f"{name}.txt"
+        committed.parent.mkdir(parents=True, exist_ok=True)
+        committed.write_text(outputs.write({"one": text}))
+    expected = [
         "docs/a.md:3: link 'gone.md' leads nowhere: the site has no a/gone.md",
+        "docs/a.md:7: link 'printed.md' leads nowhere: the site has no a/printed.md",
         "docs/b.md: link 'gone.md' leads nowhere: the site has no b/gone.md (in b/index.html)",
+        "docs/b.md: link 'printed.md' leads nowhere: the site has no b/printed.md (in b/index.html)",
+        "docs/c.md: expected page c/index.html is not in the site",
     ]
+    assert found(book, sources=read_origins(book, tmp_path)) == expected
+    done = CliRunner().invoke(main, ["check", str(book), "--root", str(tmp_path)])
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == expected
     for broken in ("", "[]", '{"pages": []}', '{"pages": {"a": 1}}'):
         (book / "provenance.json").write_text(broken)
         assert read_origins(book, tmp_path) == {}
