@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from bookproof import diagrams, outputs
 from bookproof.check import Origin, check_site, read_origins
+from bookproof.cli import main
 
 URL = "https://book.example/base/"
 
