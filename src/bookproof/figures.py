@@ -155,7 +155,7 @@ def lanes(
     if unknown:
         raise ValueError(f"no such lane: {', '.join(sorted(unknown))}")
     left, height = _room(names), 58
-    scale = (WIDTH - left - 12) / (end - start)
+    scale = (WIDTH - left - 24) / (end - start)
 
     def place(at: float) -> float:
         return left + (min(max(at, start), end) - start) * scale
@@ -165,7 +165,7 @@ def lanes(
     for number, name in enumerate(names):
         y = number * height
         shapes.append(_text(0, y + 24, name, left - 8))
-        shapes.append(_line(left, y + 20, WIDTH - 12, y + 20))
+        shapes.append(_line(left, y + 20, WIDTH - 24, y + 20))
         for span in (span for span in spans if span.lane == name):
             x, width = place(span.start), max(2.0, place(span.end) - place(span.start))
             shapes.append(_box(x, y + 8, width, 24, span.tone))
