@@ -96,3 +96,86 @@ def test_every_page_has_a_title_and_a_description_for_readers_and_search() -> No
         if path.name != "index.md" and not re.match(r"---\n(?s:.*?)\bdescription: .+?\n(?s:.*?)---\n", path.read_text())
     ]
     assert missing == []
+
+
+STRONG = re.compile(r"\b(never|always|must|cannot|only|exactly|at most|at least)\b", re.IGNORECASE)
+
+
+def prose(page: str) -> str:
+    """Return a page without its front matter and fences, with as many lines as before."""
+    page = re.sub(r"\A---\n.*?\n---\n", lambda match: "\n" * match[0].count("\n"), page, flags=re.DOTALL)
+    return re.sub(r"^ *```.*?^ *```$", lambda m: "\n" * m[0].count("\n"), page, flags=re.DOTALL | re.MULTILINE)
+
+
+def sentences(page: str) -> list[str]:
+    """Return the sentences, list items and table cells of a page, each on one line."""
+    found = re.split(r"(?<=[.!?:])\s+|\n\n|\n- |\n\d\. |\|", prose(page))
+    return [" ".join(sentence.split()) for sentence in found if sentence.strip()]
+
+
+def test_a_strong_sentence_names_its_test_or_stands_among_those_without_one() -> None:
+    listed = sentences((ROOT / "docs" / "evidence" / "claims.md").read_text().split("|---|---|---|")[1])
+    unproved = [
+        f"{path.name}: {sentence}"
+        for path in sorted(LESSONS.glob("*.md"))
+        for sentence in sentences(path.read_text())
+        if STRONG.search(sentence) and "{test}`" not in sentence
+    ]
+    assert [claim for claim in unproved if claim.split(": ", 1)[1] not in listed] == []
+    strong = [sentence for sentence in listed if STRONG.search(sentence)]
+    assert {claim.split(": ", 1)[1] for claim in unproved} >= set(strong), "a listed claim is gone from its lesson"
+
+
+def test_the_search_for_strong_sentences_sees_them() -> None:
+    page = "---\ntitle: never\n---\n\nIt is only a test.\n\n```python\n# never\n```\n\n- It must hold.\n\n| a | at most two |\n"
+    assert [sentence for sentence in sentences(page) if STRONG.search(sentence)] == [
+        "It is only a test.",
+        "- It must hold.",
+        "at most two",
+    ]
+
+
+def published() -> list[Path]:
+    return [path for path in sorted((ROOT / "docs").rglob("*.md")) if "api" not in path.parts]
+
+
+def fences(page: str) -> list[tuple[int, str, str]]:
+    """Return (line, language, rest of the header) of each outermost fence."""
+    found, closing = [], ""
+    for number, line in enumerate(page.splitlines(), start=1):
+        match = re.match(r" *(`{3,}|~{3,})\s*([\w-]*)(.*)$", line)
+        if not match:
+            continue
+        if closing:
+            closing = "" if match[1].startswith(closing) and not (match[2] or match[3].strip()) else closing
+        else:
+            closing = match[1]
+            found.append((number, match[2], match[3]))
+    return found
+
+
+def test_no_fence_shows_what_was_not_run() -> None:
+    """Output that somebody typed looks like output that was computed; configuration files may stand as they are."""
+    allowed = {"python", "bash", "console", "mermaid", "toml", "yaml", "ini", "dockerfile", "markdown"}
+    shown = [
+        f"{path.relative_to(ROOT)}:{line}: {language or 'no language'}"
+        for path in published()
+        for line, language, _ in fences(path.read_text())
+        if language not in allowed
+    ]
+    assert shown == []
+
+
+UNIT = r"%|ms\b|s\b|seconds?\b|minutes?\b|hours?\b|days?\b|weeks?\b|[KMG]i?B\b|bytes\b"
+NUMBER = re.compile(rf"(?<![\w.#-])\d[\d.,]*\s?({UNIT})")
+
+
+def test_a_measured_number_in_the_prose_is_computed_or_linked() -> None:
+    typed = [
+        f"{path.relative_to(ROOT)}:{number}: {found[0]}"
+        for path in published()
+        if "reference" not in path.parts
+        for number, line in enumerate(prose(path.read_text()).splitlines(), start=1)
+        for found in NUMBER.finditer(re.sub(r"\[[^\]]*\]\([^)]*\)|\{\w+\}`[^`]*`|`[^`]*`", "", line))
+    ]
+    assert typed == []
