@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,6 +23,25 @@ from .ledger import Ledger
 NAME = "sovereign-agent"
 ROOT = click.Path(path_type=Path)
 EXISTING = {"root": click.option("--root", type=ROOT, required=True, metavar="DIR", help="Directory of the ledger.")}
+
+
+class _Instant(click.ParamType[datetime]):
+    """An instant with its time zone, or a date, which means its first instant in UTC."""
+
+    name = "instant"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        """Read the text of an option; called by click."""
+        text = str(value)
+        try:
+            if len(text) == len("2026-01-05"):
+                return datetime.combine(date.fromisoformat(text), time(0), UTC)
+            instant = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{text!r} is neither a date nor an ISO-8601 instant.", param, ctx)
+        if instant.tzinfo is None:
+            self.fail(f"{text!r} has no time zone; end it with Z for UTC.", param, ctx)
+        return instant
 
 
 class _Commands(click.Group):
@@ -145,6 +165,50 @@ def events(root: Path, subject: str | None, limit: int, *, mermaid: bool, as_jso
         else:
             detail = json.dumps(event.detail, sort_keys=True, ensure_ascii=False)
             click.echo(f"{event.seq:>6}  {to_text(event.at)}  {event.kind:<24}  {event.subject}  {detail}")
+
+
+@cli.command(
+    epilog="\b\nExample:\n  sovereign-agent archive --root /tmp/sovereign-agent-mechanisms --before 2026-01-05\n"
+    "  sovereign-agent archive --root DIR --before 2026-01-05T08:00:00Z --to /backup/spring.db"
+)
+@EXISTING["root"]
+@click.option(
+    "--before",
+    type=_Instant(),
+    required=True,
+    metavar="T",
+    help="Archive what was over before this date (00:00 UTC) or instant with time zone.",
+)
+@click.option(
+    "--to", type=ROOT, default=None, metavar="FILE", help="The file; beside the ledger, named for T, when omitted."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the archive as JSON.")
+def archive(root: Path, before: datetime, to: Path | None, *, as_json: bool) -> None:
+    """Move older events and closed rows to a second file, and record that they left.
+
+    The file is verified before anything is removed. After a crash, run the same command again.
+    """
+    from .archive import archive_before
+    from .clock import to_text
+
+    with Ledger.open(root, read_only=True):
+        pass  # an archive of no ledger must not create one
+    with Ledger.open(root) as ledger:
+        try:
+            done = archive_before(ledger, before, to=to)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}.") from None
+    if as_json:
+        facts = None if done is None else {**dataclasses.asdict(done), "before": to_text(done.before)}
+        click.echo(_json(facts))
+    elif done is None:
+        click.echo(f"nothing was over before {to_text(before)}")
+    else:
+        click.echo(f"archive {done.number}: {done.rows} rows that were over before {to_text(done.before)}")
+        for table, rows in done.counts.items():
+            if rows:
+                click.echo(f"  {rows:>6}  {table}")
+        click.echo(f"  file    {done.path}\n  sha256  {done.digest}")
 
 
 @cli.command(epilog="\b\nExample:\n  sovereign-agent probe")

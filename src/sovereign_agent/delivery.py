@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from .clock import as_utc, from_text, later, seconds, to_text
 from .errors import Category, Refusal, shorten
-from .ledger import Ledger, Transaction, checked_id, recorded
+from .ledger import Ledger, Transaction, checked_id, payload_differs, recorded
 
 BACKOFF_BASE_SECONDS = 10
 """Upper end of the wait after the first failure, in seconds; it doubles with each further attempt."""
@@ -52,7 +52,7 @@ class Delivery:
 
     delivery_id: str
     payload: object
-    """The JSON value given to `enqueue`; None where only a failure has named this id."""
+    """The JSON value given to `enqueue`; None where only a failure has named this id, or an archive holds it."""
     attempts: int
     """Attempts begun so far, whatever became of them."""
     process_after: datetime
@@ -164,7 +164,7 @@ def enqueue(
         other = [
             name
             for name, differs in (
-                ("payload", row["payload"] != encoded),
+                ("payload", payload_differs(row, encoded)),
                 ("max_attempts", row["max_attempts"] != max_attempts),
             )
             if differs

@@ -8,6 +8,7 @@ anything about other machines, a disk that lies about flushing, or a client that
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import sqlite3
@@ -461,6 +462,18 @@ def recorded(ledger: Ledger, now: datetime | None = None) -> Iterator[None]:
     except Refusal as refusal:
         record_refusal(ledger, refusal, now=now)
         raise
+
+
+def payload_differs(row: sqlite3.Row, encoded: str) -> bool:
+    """Tell whether a payload is another than that of a row, also where an archive holds that and only a digest stayed.
+
+    Parameters:
+        row: A row with `payload` and `payload_sha256`.
+        encoded: The other payload, as it would be stored.
+    """
+    if row["payload_sha256"] is None:
+        return bool(row["payload"] != encoded)
+    return bool(row["payload_sha256"] != hashlib.sha256(encoded.encode()).hexdigest())
 
 
 # Opening, in small steps

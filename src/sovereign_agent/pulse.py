@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from .clock import from_text, later, seconds, to_text
 from .errors import Category, Refusal
-from .ledger import Ledger, Transaction, checked_id, recorded
+from .ledger import Ledger, Transaction, checked_id, payload_differs, recorded
 from .schedule import failure_text, json_object, lease_is_over, whole_number
 
 _COMMIT_TRIES = 3
@@ -134,8 +134,10 @@ def record_signal(
         if added:
             tx.event("pulse.recorded", signal_id, at=at, signal_kind=kind)
             return True
-        row = tx.one("SELECT kind, payload FROM signals WHERE signal_id = :id", id=signal_id)
-        differing = [] if row is None else [k for k, v in (("kind", kind), ("payload", content)) if row[k] != v]
+        row = tx.one("SELECT kind, payload, payload_sha256 FROM signals WHERE signal_id = :id", id=signal_id)
+        assert row is not None  # noqa: S101 - met by the insert above, in this transaction
+        same = {"kind": row["kind"] == kind, "payload": not payload_differs(row, content)}
+        differing = [name for name, equal in same.items() if not equal]
         if differing:
             why = f"it was recorded with another {' and '.join(differing)}"
             raise Refusal(Category.SIGNAL, signal_id, why, "a signal never changes: record a new one under its own id")

@@ -1,7 +1,8 @@
 """The schema: every table of the ledger, and the triggers that make some of them append-only.
 
 Append-only holds for every client that leaves the schema alone, whatever its settings: UPDATE, DELETE, and any INSERT
-that meets an existing key (so also INSERT OR REPLACE) are refused. Whoever drops a trigger is outside the promise.
+that meets an existing key (so also INSERT OR REPLACE) are refused. The one exception is a row that is being archived,
+and it leaves a record that stays. Whoever drops a trigger is outside the promise.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ VERSION = 1
 """`PRAGMA user_version` of this schema."""
 
 
-def append_only(table: str, *keys: tuple[str, ...]) -> tuple[str, ...]:
+def append_only(table: str, *keys: tuple[str, ...], archived_by: str | None = None) -> tuple[str, ...]:
     """Return the triggers that make a table append-only.
 
     Parameters:
         table: The table's name.
         keys: Every unique key of the table, as tuples of columns.
+        archived_by: The column that names a row in `archivable`, for a table whose rows may move to an archive.
 
     Returns:
         Three CREATE TRIGGER statements, with messages that begin "update refused", "delete refused", "replace refused".
@@ -26,7 +28,11 @@ def append_only(table: str, *keys: tuple[str, ...]) -> tuple[str, ...]:
         f"EXISTS (SELECT 1 FROM {table} WHERE {' AND '.join(f'{column} IS NEW.{column}' for column in key)})"  # noqa: S608
         for key in keys
     )
-    rules = (("update", "UPDATE", "TRUE"), ("delete", "DELETE", "TRUE"), ("replace", "INSERT", taken))
+    stays = "TRUE"
+    if archived_by is not None:
+        key = f"CAST(OLD.{archived_by} AS TEXT)"
+        stays = f"NOT EXISTS (SELECT 1 FROM archivable WHERE table_name = '{table}' AND key = {key})"  # noqa: S608
+    rules = (("update", "UPDATE", "TRUE"), ("delete", "DELETE", stays), ("replace", "INSERT", taken))
     return tuple(
         f"CREATE TRIGGER {table}_no_{name} BEFORE {action} ON {table} WHEN {condition} "
         f"BEGIN SELECT RAISE(ABORT, '{name} refused: {table} is append-only'); END"
@@ -52,7 +58,12 @@ BASE = (
         detail  TEXT NOT NULL CHECK (json_valid(detail))
     ) STRICT
     """,
-    *append_only("events", ("seq",)),
+    *append_only("events", ("seq",), archived_by="seq"),
+    """
+    CREATE TRIGGER events_only_grow BEFORE INSERT ON events
+    WHEN NEW.seq BETWEEN 1 AND (SELECT max(seq) FROM events) AND NOT EXISTS (SELECT 1 FROM events WHERE seq = NEW.seq)
+    BEGIN SELECT RAISE(ABORT, 'insert refused: the number of an event is never used again'); END
+    """,
 )
 
 AUTOMATION: tuple[str, ...] = (
@@ -149,6 +160,7 @@ PULSE: tuple[str, ...] = (
         signal_id        TEXT NOT NULL UNIQUE,
         kind             TEXT NOT NULL,
         payload          TEXT NOT NULL,
+        payload_sha256   TEXT,  -- set when the payload has moved to an archive: its id stays taken
         recorded_at      TEXT NOT NULL,
         status           TEXT NOT NULL DEFAULT 'WAITING' CHECK (status IN ('WAITING', 'RUNNING', 'FAILED', 'SUCCEEDED',
                          'DECLINED', 'GIVEN_UP')),
@@ -308,7 +320,7 @@ SESSIONS: tuple[str, ...] = (
         refused_at    TEXT NOT NULL
     ) STRICT
     """,
-    *append_only("refused_results", ("refusal_seq",)),
+    *append_only("refused_results", ("refusal_seq",), archived_by="refusal_seq"),
     "CREATE INDEX refused_results_by_session ON refused_results (session_id, host_id, incarnation)",
 )
 
@@ -318,6 +330,7 @@ DELIVERY: tuple[str, ...] = (
     CREATE TABLE deliveries (
         delivery_id      TEXT PRIMARY KEY,
         payload          TEXT NOT NULL CHECK (json_valid(payload)),
+        payload_sha256   TEXT,  -- set when the payload has moved to an archive: its id stays taken
         status           TEXT NOT NULL CHECK (status IN ('PENDING', 'DELIVERED', 'DEAD')),
         attempts         INTEGER NOT NULL CHECK (attempts >= 0),
         max_attempts     INTEGER NOT NULL CHECK (max_attempts >= 1),
@@ -350,7 +363,7 @@ DELIVERY: tuple[str, ...] = (
         UNIQUE (delivery_id, number)
     ) STRICT, WITHOUT ROWID
     """,
-    *append_only("delivery_attempts", ("attempt_id",), ("delivery_id", "number")),
+    *append_only("delivery_attempts", ("attempt_id",), ("delivery_id", "number"), archived_by="attempt_id"),
 )
 
 MEMORY: tuple[str, ...] = (
@@ -407,6 +420,40 @@ MEMORY: tuple[str, ...] = (
     """,
 )
 
+ARCHIVE: tuple[str, ...] = (
+    # One row per archive. `event_seq` is the number that its event `ledger.archived` is going to have: until an event
+    # has that number, rows may leave; from then on none may. So each row that left stands behind a row here.
+    """
+    CREATE TABLE archives (
+        archive     INTEGER PRIMARY KEY CHECK (archive > 0),
+        before      TEXT NOT NULL,
+        file        TEXT NOT NULL,
+        digest      TEXT NOT NULL UNIQUE CHECK (length(digest) = 64),
+        counts      TEXT NOT NULL CHECK (json_valid(counts)),
+        event_seq   INTEGER NOT NULL UNIQUE,
+        archived_at TEXT NOT NULL
+    ) STRICT
+    """,
+    *append_only("archives", ("archive",), ("digest",), ("event_seq",)),
+    """
+    CREATE TRIGGER archives_end_with_an_event BEFORE INSERT ON archives
+    WHEN NEW.event_seq IS NOT (SELECT max(seq) + 1 FROM events)
+    BEGIN SELECT RAISE(ABORT, 'insert refused: the next event ends an archive'); END
+    """,
+    # What is leaving, row by row; filled and emptied in the transaction of one archive.
+    """
+    CREATE TABLE archiving (
+        table_name TEXT NOT NULL,
+        key        TEXT NOT NULL,
+        PRIMARY KEY (table_name, key)
+    ) STRICT, WITHOUT ROWID
+    """,
+    """
+    CREATE VIEW archivable AS SELECT table_name, key FROM archiving
+    WHERE EXISTS (SELECT 1 FROM archives WHERE event_seq > (SELECT max(seq) FROM events))
+    """,
+)
+
 SCHEMA: tuple[str, ...] = (
     *BASE,
     *AUTOMATION,
@@ -416,5 +463,6 @@ SCHEMA: tuple[str, ...] = (
     *SESSIONS,
     *DELIVERY,
     *MEMORY,
+    *ARCHIVE,
 )
 """Every statement, in order."""
