@@ -336,6 +336,35 @@ def test_a_ledger_belongs_to_its_thread(ledger: Ledger) -> None:
     assert "thread and process" in str(caught[0])
 
 
+def test_another_thread_can_neither_join_nor_doom_the_owners_transaction(ledger: Ledger) -> None:
+    caught: list[str] = []
+
+    def use() -> None:
+        for begin in (ledger.write, ledger.read):
+            try:
+                with begin() as tx:
+                    tx.run("SELECT 1")
+            except Refusal as refusal:
+                caught.append(refusal.why)
+
+    with ledger.write() as tx:
+        put(tx, "a")
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join()
+        put(tx, "b")
+    assert names(ledger) == {"a", "b"}
+    assert caught == ["a Ledger belongs to the thread and process that opened it"] * 2
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**70), "\ud800"])
+def test_a_parameter_that_sqlite_cannot_hold_is_a_value_error_and_rolls_back(ledger: Ledger, value: object) -> None:
+    with pytest.raises(ValueError, match="cannot be stored"), ledger.write() as tx:
+        put(tx, "a")
+        tx.run("SELECT :value", value=value)
+    assert names(ledger) == set()
+
+
 def test_a_ledger_belongs_to_its_process(tmp_path: Path) -> None:
     code = """
 import os, sys

@@ -18,15 +18,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .clock import as_utc, from_text, later, seconds, to_text
-from .errors import Category, Refusal, shorten
-from .ledger import Ledger, Transaction, checked_id, recorded
+from .clock import as_utc, later, seconds, to_text
+from .errors import Category, Refusal, shorten, shown
+from .ledger import Ledger, Transaction, checked_id, fresh_id, readable, recorded, stored_instant
 from .schedule import (
     CatchUp,
     Grid,
     Plan,
     Span,
     before,
+    checked_callable,
     failure_text,
     json_object,
     lease_is_over,
@@ -110,10 +111,18 @@ Payload = Callable[[str, str], object]
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """The two callables behind a definition's `payload` name."""
+    """The two callables behind a definition's `payload` name.
+
+    Raises:
+        TypeError: One of them is not callable.
+    """
 
     condition: Condition
     payload: Payload
+
+    def __post_init__(self) -> None:
+        for name in ("condition", "payload"):
+            checked_callable(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +447,7 @@ def update(
             id=automation_id,
             epoch=automation.epoch,
         )
-        last_slot = None if last is None else from_text(last["last_slot"])
+        last_slot = None if last is None else stored_instant(last["last_slot"])
         moved = automation
         if interval_seconds is not None:
             moved = _regridded(moved, run, last_slot, interval_seconds, at)
@@ -523,6 +532,8 @@ def list_automations(ledger: Ledger) -> tuple[Automation, ...]:
 
 def list_runs(ledger: Ledger, automation_id: str | None = None) -> tuple[Run, ...]:
     """Return every run of one automation, or of all, in the order in which they were first claimed."""
+    if automation_id is not None:
+        checked_id("automation_id", automation_id)
     with ledger.read() as tx:
         rows = tx.all(
             "SELECT * FROM automation_runs WHERE :id IS NULL OR automation_id = :id "
@@ -552,8 +563,8 @@ def history(ledger: Ledger, automation_id: str) -> tuple[SlotRecord, ...]:
         )
     return tuple(
         SlotRecord(
-            from_text(row["first_slot"]),
-            from_text(row["last_slot"]),
+            stored_instant(row["first_slot"]),
+            stored_instant(row["last_slot"]),
             row["slots"],
             Fate(row["fate"]),
             row["run_id"],
@@ -616,12 +627,14 @@ def run_all_due(
 
     Raises:
         Refusal: As `run_due`.
-        TypeError: A handler is no `Handler`.
+        TypeError: `handlers` is no mapping, or a handler no `Handler`.
     """
     ledger.refuse_inside_transaction("run_all_due")
+    if not isinstance(handlers, Mapping):
+        raise TypeError(f"handlers must be a mapping, not {type(handlers).__name__}: {shown(handlers)}")
     for name, handler in handlers.items():
         if not isinstance(handler, Handler):
-            raise TypeError(f"handlers[{name!r}] must be a Handler, not {type(handler).__name__}")
+            raise TypeError(f"handlers[{shown(name)}] must be a Handler, not {type(handler).__name__}")
     at = ledger.now(now)
     waiting: list[str] = []
     with ledger.read() as tx:
@@ -919,7 +932,7 @@ def _store_claim(
         run_id, attempt = run.run_id, run.attempt + 1
         _store_retry(tx, automation, run, entry.plan, at, facts)
     else:
-        run_id, attempt = ledger.ids.new("run"), 1
+        run_id, attempt = fresh_id(ledger, "run", lambda new: _run_exists(tx, new)), 1
         if run is not None:
             _abandon(tx, run, at)
         _store_new_run(tx, automation, run, entry.plan, at, run_id, {"message": answer.message, **facts})
@@ -1233,6 +1246,10 @@ def _load(tx: Transaction, automation_id: str) -> tuple[Automation, Run | None]:
     return _automation(row), _open_run(tx, automation_id)
 
 
+def _run_exists(tx: Transaction, run_id: str) -> bool:
+    return tx.one("SELECT 1 FROM automation_runs WHERE run_id = :id", id=run_id) is not None
+
+
 def _open_run(tx: Transaction, automation_id: str) -> Run | None:
     row = tx.one(
         "SELECT * FROM automation_runs WHERE automation_id = :id AND status IN ('RUNNING', 'FAILED')", id=automation_id
@@ -1241,45 +1258,50 @@ def _open_run(tx: Transaction, automation_id: str) -> Run | None:
 
 
 def _automation(row: sqlite3.Row) -> Automation:
-    return Automation(
-        automation_id=row["automation_id"],
-        payload=row["payload"],
-        interval_seconds=row["interval_seconds"],
-        first_run_at=from_text(row["first_run_at"]),
-        max_failures=row["max_failures"],
-        catch_up=CatchUp(row["catch_up"]),
-        grace_seconds=row["grace_seconds"],
-        lease_seconds=row["lease_seconds"],
-        retry_seconds=row["retry_seconds"],
-        version=row["version"],
-        revision=row["revision"],
-        enabled=bool(row["enabled"]),
-        disabled_reason=row["disabled_reason"],
-        disabled_at=_instant(row["disabled_at"]),
-        condition_state=json.loads(row["condition_state"]),
-        failure_count=row["failure_count"],
-        condition_failures=row["condition_failures"],
-        quiet_ticks=row["quiet_ticks"],
-        last_status=None if row["last_status"] is None else Status(row["last_status"]),
-        next_run_at=from_text(row["next_run_at"]),
-        cursor_at=from_text(row["cursor_at"]),
-        floor_at=from_text(row["floor_at"]),
-        epoch=row["epoch"],
-    )
+    with readable(row["automation_id"]):
+        return Automation(
+            automation_id=row["automation_id"],
+            payload=row["payload"],
+            interval_seconds=_number(row["interval_seconds"]),
+            first_run_at=stored_instant(row["first_run_at"]),
+            max_failures=row["max_failures"],
+            catch_up=CatchUp(row["catch_up"]),
+            grace_seconds=_number(row["grace_seconds"]),
+            lease_seconds=_number(row["lease_seconds"]),
+            retry_seconds=None if row["retry_seconds"] is None else _number(row["retry_seconds"]),
+            version=row["version"],
+            revision=row["revision"],
+            enabled=bool(row["enabled"]),
+            disabled_reason=row["disabled_reason"],
+            disabled_at=_instant(row["disabled_at"]),
+            condition_state=json.loads(row["condition_state"]),
+            failure_count=row["failure_count"],
+            condition_failures=row["condition_failures"],
+            quiet_ticks=row["quiet_ticks"],
+            last_status=None if row["last_status"] is None else Status(row["last_status"]),
+            next_run_at=stored_instant(row["next_run_at"]),
+            cursor_at=stored_instant(row["cursor_at"]),
+            floor_at=stored_instant(row["floor_at"]),
+            epoch=row["epoch"],
+        )
+
+
+def _number(stored: float) -> float:
+    return seconds("the stored duration", stored, minimum=0).total_seconds()
 
 
 def _run(row: sqlite3.Row) -> Run:
     return Run(
         run_id=row["run_id"],
         automation_id=row["automation_id"],
-        slot_at=from_text(row["slot_at"]),
+        slot_at=stored_instant(row["slot_at"]),
         message=row["message"],
         status=RunStatus(row["status"]),
         attempt=row["attempt"],
         version=row["version"],
         holder=row["holder"],
-        claimed_at=from_text(row["claimed_at"]),
-        lease_expires_at=from_text(row["lease_expires_at"]),
+        claimed_at=stored_instant(row["claimed_at"]),
+        lease_expires_at=stored_instant(row["lease_expires_at"]),
         lease_expired_at=_instant(row["lease_expired_at"]),
         interruptions=row["interruptions"],
         ended_at=_instant(row["ended_at"]),
@@ -1289,7 +1311,7 @@ def _run(row: sqlite3.Row) -> Run:
 
 
 def _instant(text: str | None) -> datetime | None:
-    return None if text is None else from_text(text)
+    return None if text is None else stored_instant(text)
 
 
 def _result(automation_id: str, status: Status, run: Run | None, detail: str) -> AutomationResult:
@@ -1324,7 +1346,6 @@ def _error_name(failure: str) -> str:
 
 
 def _catch_up(value: str) -> CatchUp:
-    try:
-        return CatchUp(value)
-    except ValueError:
-        raise ValueError(f"catch_up must be one of {', '.join(CatchUp)}: {value!r}") from None
+    if value not in list(CatchUp):
+        raise ValueError(f"catch_up must be one of {', '.join(CatchUp)}: {shown(value)}")
+    return CatchUp(value)

@@ -33,13 +33,13 @@ def as_utc(name: str, value: object) -> datetime:
         ValueError: The value is naive, or cannot be expressed in UTC between the years 1 and 9999.
     """
     if not isinstance(value, datetime):
-        raise TypeError(f"{name} must be an aware datetime, not {type(value).__name__}: {value!r}")
+        raise TypeError(f"{name} must be an aware datetime, not {type(value).__name__}: {_shown(value)}")
     if value.tzinfo is None or value.utcoffset() is None:
-        raise ValueError(f"{name} must be aware (it has no time zone): {value!r}")
+        raise ValueError(f"{name} must be aware (it has no time zone): {_shown(value)}")
     try:
         return value.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{name} is outside the years 1 to 9999: {value!r}") from None
+        raise ValueError(f"{name} is outside the years 1 to 9999: {_shown(value)}") from None
 
 
 def to_text(value: datetime) -> str:
@@ -48,26 +48,31 @@ def to_text(value: datetime) -> str:
 
 
 def from_text(text: str) -> datetime:
-    """Return the instant that `to_text` stored."""
-    return datetime.fromisoformat(text).astimezone(UTC)
+    """Return the instant that `to_text` stored.
+
+    Raises:
+        ValueError: The text is no aware instant.
+    """
+    return as_utc("the stored instant", datetime.fromisoformat(text))
 
 
-def seconds(name: str, value: object, *, minimum: float = 1) -> timedelta:
+def seconds(name: str, value: object, *, minimum: float = 1, maximum: float = MAX_SECONDS) -> timedelta:
     """Return a duration given in seconds, checked.
 
     Parameters:
         name: The argument's name, for the message.
         value: A whole or fractional number of seconds; `bool` and non-finite numbers are refused.
         minimum: Smallest accepted number of seconds.
+        maximum: Largest accepted number of seconds.
 
     Raises:
         TypeError: The value is not a number.
-        ValueError: The value is not finite, below the minimum, or above ten years.
+        ValueError: The value is not finite, below the minimum, or above the maximum.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}: {value!r}")
-    if not minimum <= value <= MAX_SECONDS:  # NaN fails every comparison
-        raise ValueError(f"{name} must lie between {minimum} and {MAX_SECONDS} seconds: {value!r}")
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}: {_shown(value)}")
+    if not minimum <= value <= maximum:  # NaN fails every comparison
+        raise ValueError(f"{name} must lie between {minimum} and {maximum} seconds: {_shown(value)}")
     return timedelta(seconds=value)
 
 
@@ -77,3 +82,11 @@ def later(value: datetime, duration: timedelta) -> datetime:
         return value + duration
     except OverflowError:
         return datetime.max.replace(tzinfo=UTC)
+
+
+def _shown(value: object) -> str:
+    """Return what `errors.shown` does for most values; no module of the base imports another one beside it."""
+    try:
+        return f"{value!r:.200}"
+    except Exception:
+        return f"<{type(value).__name__} that cannot be shown>"

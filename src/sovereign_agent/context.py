@@ -21,9 +21,9 @@ from hashlib import sha256
 from sqlite3 import Row
 
 from .clock import to_text
-from .errors import Category, Refusal, shorten
+from .errors import Category, Refusal, shorten, shown
 from .fence import SessionClaim, marking, require_live
-from .ledger import Ledger, Transaction, checked_id, recorded
+from .ledger import Ledger, Transaction, checked_depth, checked_id, recorded
 
 MAX_CONTENT_BYTES = 4 * 1024 * 1024
 """Longest content of a row, in bytes of UTF-8."""
@@ -32,6 +32,7 @@ MAX_CALLS_BYTES = 256 * 1024
 MAX_SUMMARY_BYTES = 256 * 1024
 """Longest summary, in bytes of UTF-8; a longer one makes no marker."""
 _PAGE = 64
+_LARGEST_SEQ = 2**63 - 1  # of SQLite
 
 ToolCall = str | Mapping[str, object]
 """One call: its id, or a JSON object with an `id` and whatever else the model's interface has (name, arguments)."""
@@ -836,7 +837,7 @@ def verify_markers(ledger: Ledger, session_id: str) -> tuple[MarkerCheck, ...]:
         for marker in tx.all(
             "SELECT * FROM context_compactions WHERE session_id = :session_id ORDER BY marker", session_id=session_id
         ):
-            span = tuple((int(first), int(last)) for first, last in json.loads(marker["ranges"]))
+            span = _stored_ranges(marker["ranges"])
             rows = [
                 row
                 for first, last in span
@@ -871,6 +872,15 @@ def verify_markers(ledger: Ledger, session_id: str) -> tuple[MarkerCheck, ...]:
             seen.update(seqs)
             previous = marker["digest"]
     return tuple(checks)
+
+
+def _stored_ranges(text: str) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of a marker; none where what is stored cannot be read, so that the check finds it changed."""
+    try:
+        span = tuple((int(first), int(last)) for first, last in json.loads(text))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return ()
+    return span if all(1 <= first <= last <= _LARGEST_SEQ for first, last in span) else ()
 
 
 # Rows and arguments
@@ -912,7 +922,7 @@ def _count(name: str, value: int, *, minimum: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {shorten(value)}")
     if value < minimum:
-        raise ValueError(f"{name} must be at least {minimum}: {value}")
+        raise ValueError(f"{name} must be at least {minimum}: {shown(value)}")
     return value
 
 
@@ -959,11 +969,12 @@ def _calls(tool_calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
 def _calls_text(calls: Sequence[ToolCall]) -> str:
     """Return calls as ASCII JSON, in the order given, after checking that they come back as they are."""
     plain = [call if isinstance(call, str) else dict(call) for call in calls]
+    checked_depth("tool_calls", plain)
     try:
         json.dumps(plain, ensure_ascii=False).encode()
         text = json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
         same = json.loads(text) == plain
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"tool_calls must be JSON: {error}") from None
     if not same:
         raise ValueError("tool_calls must be JSON: keys must be text, and arrays must be lists")

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from .clock import from_text, later, seconds, to_text
-from .errors import Category, Refusal, shorten
+from .clock import later, seconds, to_text
+from .errors import Category, Refusal, shorten, shown
 from .fence import (
     Holding,
     Lapse,
@@ -30,7 +30,7 @@ from .fence import (
     require_live,
     stale,
 )
-from .ledger import Ledger, Transaction, checked_id, record_refusal
+from .ledger import Ledger, Transaction, checked_id, record_refusal, stored_instant
 
 __all__ = [
     "MAX_REFUSED_RESULT_BYTES",
@@ -125,13 +125,15 @@ def renew_host(
     """
     checked_id("host_id", host_id)
     ttl = seconds("ttl_seconds", ttl_seconds)
+    if boot is not None and (isinstance(boot, bool) or not isinstance(boot, int)):
+        raise TypeError(f"boot must be a whole number, not {type(boot).__name__}: {shown(boot)}")
     with _marking_host(ledger, host_id, now), ledger.write() as tx:
         at = ledger.now(now)
         lease = _require_host(tx, host_id, at)
         if boot is not None and boot != lease.boot:
             raise _refuse(
                 host_id,
-                f"boot {boot} of host {shorten(host_id)} is not the present one, which is {lease.boot}",
+                f"boot {shown(boot)} of host {shorten(host_id)} is not the present one, which is {lease.boot}",
                 "stop this process, or register the host again",
             )
         expires_at = max(lease.expires_at, later(at, ttl))
@@ -231,7 +233,7 @@ def renew_session(
             session_id=claim.session_id,
         )
         assert row is not None  # noqa: S101 - require_live has just read this row
-        return SessionClaim(claim.session_id, claim.host_id, claim.incarnation, from_text(row["expires_at"]))
+        return SessionClaim(claim.session_id, claim.host_id, claim.incarnation, stored_instant(row["expires_at"]))
 
 
 def release_session(ledger: Ledger, claim: SessionClaim, *, now: datetime | None = None) -> None:
@@ -399,7 +401,7 @@ def _read_host(tx: Transaction, host_id: str) -> tuple[HostLease, bool] | None:
     row = tx.one("SELECT boot, expires_at, expired_at FROM hosts WHERE host_id = :host_id", host_id=host_id)
     if row is None:
         return None
-    return HostLease(host_id, row["boot"], from_text(row["expires_at"])), row["expired_at"] is not None
+    return HostLease(host_id, row["boot"], stored_instant(row["expires_at"])), row["expired_at"] is not None
 
 
 def _require_host(tx: Transaction, host_id: str, now: datetime) -> HostLease:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .clock import as_utc, from_text, later, seconds, to_text
-from .errors import Category, Refusal, shorten
-from .ledger import Ledger, Transaction, checked_id, payload_differs, recorded
+from .clock import as_utc, later, seconds, to_text
+from .errors import Category, Refusal, shorten, shown
+from .ledger import Ledger, Transaction, checked_depth, checked_id, fresh_id, payload_differs, recorded, stored_instant
 
 BACKOFF_BASE_SECONDS = 10
 """Upper end of the wait after the first failure, in seconds; it doubles with each further attempt."""
@@ -137,14 +137,16 @@ def enqueue(
     Raises:
         Refusal: `category="delivery"`: this id was enqueued with another payload or limit.
         TypeError: An argument has the wrong type, or the payload is no JSON value.
-        ValueError: An argument is out of its range, or the payload holds NaN or infinity.
+        ValueError: An argument is out of its range, or the payload holds NaN or infinity, or more than 100 levels.
     """
     checked_id("delivery_id", delivery_id)
     encoded = _encode(payload)
     if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
-        raise TypeError(f"max_attempts must be a whole number, not {type(max_attempts).__name__}: {max_attempts!r}")
+        raise TypeError(
+            f"max_attempts must be a whole number, not {type(max_attempts).__name__}: {shown(max_attempts)}"
+        )
     if not 1 <= max_attempts <= _LARGEST_MAX_ATTEMPTS:
-        raise ValueError(f"max_attempts must lie between 1 and {_LARGEST_MAX_ATTEMPTS}: {max_attempts}")
+        raise ValueError(f"max_attempts must lie between 1 and {_LARGEST_MAX_ATTEMPTS}: {shown(max_attempts)}")
     with recorded(ledger, now), ledger.write() as tx:
         at = ledger.now(now)
         row = _read(tx, delivery_id)
@@ -295,7 +297,7 @@ def record_delivery_failure(
     text = _bounded(error)
     wanted = None if process_after is None else as_utc("process_after", process_after)
     if not isinstance(permanent, bool):
-        raise TypeError(f"permanent must be True or False: {permanent!r}")
+        raise TypeError(f"permanent must be True or False: {shown(permanent)}")
     _checked_attempt_id(attempt_id)
     with recorded(ledger, now), ledger.write() as tx:
         at = ledger.now(now)
@@ -311,7 +313,7 @@ def record_delivery_failure(
         if reason is None:
             wait = later(at, backoff(attempt.number, ledger.ids.jitter())) if wanted is None else max(wanted, at)
             # A late report of an earlier attempt says nothing about when the newest one is to be followed.
-            retry_at = wait if attempt.number == row["attempts"] else from_text(row["process_after"])
+            retry_at = wait if attempt.number == row["attempts"] else stored_instant(row["process_after"])
         _close(tx, delivery_id, attempt, "FAILED", at, error=text, process_after=retry_at)
         tx.event("delivery.failed", delivery_id, at=at, attempt_id=attempt.attempt_id, number=attempt.number)
         if reason is not None:
@@ -386,7 +388,7 @@ def dead_letters(ledger: Ledger) -> tuple[DeadLetter, ...]:
             attempts=row["attempts"],
             reason=DeadReason(row["reason"]),
             error=row["error"],
-            died_at=from_text(row["ended_at"]),
+            died_at=stored_instant(row["ended_at"]),
         )
         for row in rows
     )
@@ -426,11 +428,7 @@ def _create(tx: Transaction, delivery_id: str, now: datetime) -> sqlite3.Row:
 
 
 def _new_id(ledger: Ledger, tx: Transaction) -> str:
-    """Return an id that no attempt has had: a seeded source starts again when a ledger is opened again."""
-    while True:
-        attempt_id = ledger.ids.new("attempt")
-        if _owner(tx, attempt_id) is None:
-            return attempt_id
+    return fresh_id(ledger, "attempt", lambda new: _owner(tx, new) is not None)
 
 
 def _owner(tx: Transaction, attempt_id: str) -> tuple[str, bool] | None:
@@ -501,7 +499,7 @@ def _close(
 
 def _settle(tx: Transaction, row: sqlite3.Row, now: datetime) -> sqlite3.Row:
     """Mark the open attempt as lapsed if its lease has ended, and return the delivery as it then is."""
-    if row["attempt_id"] is None or from_text(row["lease_expires_at"]) > now:
+    if row["attempt_id"] is None or stored_instant(row["lease_expires_at"]) > now:
         return row
     attempt = _Open(row["attempt_id"], row["attempt_number"], row["attempt_begun_at"])
     _close(tx, row["delivery_id"], attempt, "LAPSED", now)
@@ -544,7 +542,7 @@ def _why_not(row: sqlite3.Row, now: datetime) -> Refusal | None:
             f"attempt {row['attempt_number']} holds a live lease until {row['lease_expires_at']}",
             "wait for its report or the end of its lease",
         )
-    if from_text(row["process_after"]) > now:
+    if stored_instant(row["process_after"]) > now:
         return _refuse(delivery_id, f"it is not due until {row['process_after']}", "ask due() which deliveries are")
     return None
 
@@ -554,7 +552,7 @@ def _delivery(row: sqlite3.Row) -> Delivery:
         delivery_id=row["delivery_id"],
         payload=json.loads(row["payload"]),
         attempts=row["attempts"],
-        process_after=from_text(row["process_after"]),
+        process_after=stored_instant(row["process_after"]),
         status=DeliveryStatus(row["status"]),
     )
 
@@ -573,11 +571,12 @@ def _checked_attempt_id(attempt_id: object) -> None:
 
 def _encode(payload: object) -> str:
     """Return the payload as compact JSON; refuse what would not come back equal."""
+    checked_depth("payload", payload)
     try:
         text = json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except TypeError as error:
         raise TypeError(f"payload must be a JSON value: {error}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"payload must be a finite JSON value: {error}") from None
     if json.loads(text) != payload:
         raise TypeError(f"payload must be a JSON value, with lists and text as keys: {shorten(payload)}")

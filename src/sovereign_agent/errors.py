@@ -8,10 +8,12 @@ shortened before it reaches the message, so that a pasted credential does not en
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import StrEnum
 
 _PLAIN = re.compile(r"[\w.:/@*-]{1,64}")
 _SHOWN = 64
+_QUOTED = 200
 _SECRET_SHOWN = 4
 
 
@@ -57,6 +59,9 @@ class Refusal(Exception):  # noqa: N818 - a refusal is a decision, and its name 
         why: The reason, without a final full stop.
         remedy: What the caller can do, without a final full stop.
         secret: The subject may be a credential: show its first characters and its length only.
+
+    Raises:
+        ValueError: `category` is none.
     """
 
     category: Category
@@ -70,6 +75,8 @@ class Refusal(Exception):  # noqa: N818 - a refusal is a decision, and its name 
     def __init__(
         self, category: Category | str, subject: object, why: str, remedy: str, *, secret: bool = False
     ) -> None:
+        if category not in list(Category):
+            raise ValueError(f"category must be one of {', '.join(Category)}: {shown(category)}")
         self.category = Category(category)
         self.subject = shorten(subject, secret=secret)
         self.why = why
@@ -93,6 +100,20 @@ def _rebuild(category: str, subject: str, why: str, remedy: str) -> Refusal:
     return refusal
 
 
+def shown(value: object) -> str:
+    """Return a value as an error message quotes it: its `repr`, cut to 200 characters. Never raises."""
+    text = _text(value, repr)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}... ({len(text)} characters)"
+
+
+def _text(value: object, form: Callable[[object], str]) -> str:
+    """Return `str` or `repr` of a value, also where that raises: too deep, a number too long, a faulty class."""
+    try:
+        return form(value)
+    except Exception:
+        return f"<{type(value).__name__} that cannot be shown>"
+
+
 def shorten(subject: object, *, secret: bool = False) -> str:
     """Return a subject as it may be printed: on one line, at most 64 characters, a possible secret cut to 4.
 
@@ -103,7 +124,7 @@ def shorten(subject: object, *, secret: bool = False) -> str:
     Returns:
         Printable ASCII-safe text without line breaks.
     """
-    text = subject if isinstance(subject, str) else str(subject)
+    text = subject if isinstance(subject, str) else _text(subject, str)
     if secret and not re.fullmatch(r"[A-Z][A-Z0-9_]{0,39}", text):
         return f"{text[:_SECRET_SHOWN]!a}... ({len(text)} characters)"
     if _PLAIN.fullmatch(text) and text.isascii():

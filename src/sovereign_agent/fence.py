@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .clock import as_utc, from_text, later, to_text
-from .errors import Category, Refusal, shorten
-from .ledger import Ledger, Transaction, checked_id, record_refusal
+from .clock import as_utc, later, to_text
+from .errors import Category, Refusal, shorten, shown
+from .ledger import Ledger, Transaction, checked_id, readable, record_refusal, stored_instant
 
 _LARGEST_INTEGER = 2**63 - 1  # of SQLite
 
@@ -37,7 +37,7 @@ class SessionClaim:
         if isinstance(self.incarnation, bool) or not isinstance(self.incarnation, int):
             raise TypeError(f"incarnation must be a whole number, not {type(self.incarnation).__name__}")
         if not 1 <= self.incarnation <= _LARGEST_INTEGER:
-            raise ValueError(f"incarnation must lie between 1 and {_LARGEST_INTEGER}: {self.incarnation}")
+            raise ValueError(f"incarnation must lie between 1 and {_LARGEST_INTEGER}: {shown(self.incarnation)}")
         as_utc("expires_at", self.expires_at)
 
 
@@ -118,12 +118,14 @@ def read_holding(tx: Transaction, session_id: str) -> Holding | None:
     )
     if row is None:
         return None
+    with readable(session_id):
+        claim = SessionClaim(session_id, row["host_id"], row["incarnation"], stored_instant(row["expires_at"]))
     return Holding(
-        claim=SessionClaim(session_id, row["host_id"], row["incarnation"], from_text(row["expires_at"])),
+        claim=claim,
         boot=row["boot"],
         ended=Lapse(row["ended"]) if row["ended"] else None,
         host_boot=row["host_boot"],
-        host_expires_at=from_text(row["host_expires_at"]) if row["host_expires_at"] else None,
+        host_expires_at=stored_instant(row["host_expires_at"]) if row["host_expires_at"] else None,
         host_expired=row["host_expired_at"] is not None,
     )
 

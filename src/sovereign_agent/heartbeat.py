@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .clock import from_text, seconds, to_text
-from .ledger import Ledger, checked_id
+from .clock import seconds, to_text
+from .ledger import Ledger, checked_id, stored_instant
 
 STALE_AFTER_SECONDS = 60.0
 
@@ -70,7 +70,9 @@ def beat(ledger: Ledger, source: str, *, now: datetime | None = None) -> Heartbe
     at = ledger.now(now)
     with ledger.write() as tx:
         row = tx.one("SELECT last_at FROM heartbeats WHERE source = :source", source=source)
-        found = judge(None if row is None else from_text(row["last_at"]), at, timedelta(seconds=STALE_AFTER_SECONDS))
+        found = judge(
+            None if row is None else stored_instant(row["last_at"]), at, timedelta(seconds=STALE_AFTER_SECONDS)
+        )
         kept = tx.all(
             "INSERT INTO heartbeats (source, first_at, last_at) VALUES (:source, :now, :now) "
             "ON CONFLICT (source) DO UPDATE SET last_at = :now, beats = beats + 1 RETURNING *",
@@ -112,4 +114,4 @@ def last_beat(ledger: Ledger, source: str) -> Heartbeat | None:
 
 
 def _heartbeat(row: sqlite3.Row) -> Heartbeat:
-    return Heartbeat(row["source"], from_text(row["first_at"]), from_text(row["last_at"]), row["beats"])
+    return Heartbeat(row["source"], stored_instant(row["first_at"]), stored_instant(row["last_at"]), row["beats"])

@@ -13,15 +13,15 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import get_ident
 from types import TracebackType
 
-from .clock import Clock, as_utc, seconds, system_clock, to_text
-from .errors import Category, Refusal, shorten
+from .clock import Clock, as_utc, from_text, seconds, system_clock, to_text
+from .errors import Category, Refusal, shorten, shown
 from .ids import Ids, SystemIds
 from .schema import APPLICATION_ID, SCHEMA, VERSION
 
@@ -29,8 +29,11 @@ FOLDER = ".sovereign"
 FILE = "ledger.db"
 DEFAULT_MAX_CLOCK_SKEW_SECONDS = 5
 MAX_ID_CHARACTERS = 200
+MAX_JSON_DEPTH = 100
+"""Most levels of a JSON value; the limits of SQLite and of Python's stack are far above it."""
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _MAX_PENDING_REFUSALS = 1000
+_MOST_REPEATED_IDS = 10_000
 
 
 def checked_id(name: str, value: object) -> str:
@@ -51,6 +54,22 @@ def checked_id(name: str, value: object) -> str:
             f"{name} must be 1 to {MAX_ID_CHARACTERS} printable characters without outer blanks: {shorten(value)}"
         )
     return value
+
+
+def checked_depth(name: str, value: object) -> None:
+    """Refuse a JSON value that is nested so deeply that a reader with a deep stack could not read it back.
+
+    Raises:
+        ValueError: It holds more than 100 levels of lists and objects, or itself.
+    """
+    pending = [(value, 1)]
+    while pending:
+        item, depth = pending.pop()
+        if not isinstance(item, dict | list | tuple):
+            continue
+        if depth > MAX_JSON_DEPTH:
+            raise ValueError(f"{name} must not be nested more than {MAX_JSON_DEPTH} levels deep, nor hold itself")
+        pending.extend((part, depth + 1) for part in (item.values() if isinstance(item, dict) else item))
 
 
 class Transaction:
@@ -173,18 +192,25 @@ class Ledger:
             ValueError: A number or `actor` is out of its range, or `root` is blank.
         """
         if not isinstance(root, str | os.PathLike):
-            raise TypeError(f"root must be a path, not {type(root).__name__}: {root!r}")
+            raise TypeError(f"root must be a path, not {type(root).__name__}: {shown(root)}")
         folder_text = os.fspath(root)
         if not isinstance(folder_text, str):
-            raise TypeError(f"root must be a path of text, not of bytes: {root!r}")
+            raise TypeError(f"root must be a path of text, not of bytes: {shown(root)}")
         if not folder_text or "\0" in folder_text:
-            raise ValueError(f"root must be a path without NUL characters and not empty: {folder_text!r}")
+            raise ValueError(f"root must be a path without NUL characters and not empty: {shown(folder_text)}")
+        try:
+            os.fsencode(folder_text)
+        except UnicodeEncodeError:
+            raise ValueError(f"root must be a path that a file system can hold: {shown(folder_text)}") from None
         checked_id("actor", actor)
-        timeout = seconds("busy_timeout_seconds", busy_timeout_seconds, minimum=0).total_seconds()
+        if clock is not None and not callable(clock):
+            raise TypeError(f"clock must be a function, not {type(clock).__name__}: {shown(clock)}")
+        timeout = seconds("busy_timeout_seconds", busy_timeout_seconds, minimum=0, maximum=3600).total_seconds()
         skew = None
         if max_clock_skew_seconds is not None:
             skew = seconds("max_clock_skew_seconds", max_clock_skew_seconds, minimum=0).total_seconds()
-        path = Path(os.path.abspath(folder_text)) / FOLDER / FILE  # noqa: PTH100 - resolve() would follow links
+        with _as_refusal(Path(folder_text)):
+            path = Path(os.path.abspath(folder_text)) / FOLDER / FILE  # noqa: PTH100 - resolve() would follow links
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise _refuse(path, f"SQLite {sqlite3.sqlite_version} is too old", "use a Python with SQLite 3.37 or newer")
         with _as_refusal(path):
@@ -223,7 +249,10 @@ class Ledger:
             self._migrate(DEFAULT_MAX_CLOCK_SKEW_SECONDS if skew is None else skew)
         with self.read() as tx:
             row = tx.one("SELECT value FROM settings WHERE name = 'max_clock_skew_seconds'")
-        kept = float(row["value"]) if row else float(DEFAULT_MAX_CLOCK_SKEW_SECONDS)
+        kept = float(DEFAULT_MAX_CLOCK_SKEW_SECONDS)
+        if row is not None:
+            with readable("max_clock_skew_seconds"):
+                kept = seconds("max_clock_skew_seconds", float(row["value"]), minimum=0).total_seconds()
         if skew is not None and skew != kept:
             raise _refuse(
                 self.path,
@@ -293,6 +322,7 @@ class Ledger:
             Refusal: `category="ledger"`: inside `read()`, on a read-only ledger, after a nested block failed, when the
                 lock is held for longer than the busy timeout, or for any other SQLite error.
         """
+        connection = self._live()
         if self.read_only:
             raise _refuse(self.path, "it was opened read-only", "open it without read_only to write")
         if self._mode == "read":
@@ -300,7 +330,6 @@ class Ledger:
         if self._mode == "write":
             yield from self._nested_write()
             return
-        connection = self._live()
         self._doomed = False
         try:
             try:
@@ -311,6 +340,7 @@ class Ledger:
                 self._mode = "write"
                 yield Transaction(self, write=True)
                 self._refuse_if_doomed()
+                self._live()  # a child that was forked inside the block must not commit for its parent
                 with _as_refusal(self.path):
                     connection.execute("COMMIT")
             except BaseException:
@@ -336,11 +366,11 @@ class Ledger:
         Raises:
             Refusal: `category="ledger"` for any SQLite error.
         """
+        connection = self._live()
         if self._mode:
             self._refuse_if_doomed()
             yield Transaction(self, write=self._mode == "write")
             return
-        connection = self._live()
         try:
             with _as_refusal(self.path):
                 if connection.in_transaction:
@@ -353,19 +383,24 @@ class Ledger:
             yield Transaction(self, write=False)
         finally:
             self._mode = ""
-            with suppress(sqlite3.Error):
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                if not self.read_only:
-                    connection.execute("PRAGMA query_only = OFF")
+            if self._owner == (os.getpid(), get_ident()):
+                with suppress(sqlite3.Error):
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    if not self.read_only:
+                        connection.execute("PRAGMA query_only = OFF")
             self._record_pending()
 
     def refuse_inside_transaction(self, function: str) -> None:
-        """Refuse to go on inside an open transaction; for functions that run a callable of the caller.
+        """Refuse what runs a callable of the caller inside a transaction, or where its result could not be written.
 
         Raises:
-            Refusal: `category="ledger"` inside `read()` or `write()`.
+            Refusal: `category="ledger"` inside `read()` or `write()`, and on a ledger that is closed, read-only or of
+                another thread or process.
         """
+        self._live()
+        if self.read_only:
+            raise _refuse(self.path, "it was opened read-only", "open it without read_only to write")
         if self._mode:
             raise _refuse(
                 self.path,
@@ -395,7 +430,7 @@ class Ledger:
     def _roll_back(self) -> None:
         self._doomed = True
         connection = self._connection
-        if connection is not None:
+        if connection is not None and self._owner == (os.getpid(), get_ident()):
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -405,8 +440,11 @@ class Ledger:
         if not self._mode or (write and self._mode != "write"):
             raise _refuse(self.path, "the transaction has ended", "use it only inside its with block")
         self._refuse_if_doomed()
-        with _as_refusal(self.path):
-            cursor = connection.execute(sql, params)
+        try:
+            with _as_refusal(self.path):
+                cursor = connection.execute(sql, params)
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise ValueError(f"a parameter cannot be stored: {error}") from error
         if not connection.in_transaction:
             self._doomed = True
             raise _refuse(
@@ -433,6 +471,27 @@ class Ledger:
                 refusal.add_note(f"This refusal is not yet recorded: {failure}")
 
 
+def fresh_id(ledger: Ledger, kind: str, is_taken: Callable[[str], bool]) -> str:
+    """Return a new id that nothing has had: a seeded source starts again when a ledger is opened again.
+
+    Parameters:
+        ledger: Whose source of ids to ask.
+        kind: What the id is for.
+        is_taken: Whether an id is in use.
+
+    Raises:
+        Refusal: `category="ledger"`: the source repeats itself.
+        TypeError: The source gave no text.
+        ValueError: The source gave no printable id.
+    """
+    for _ in range(_MOST_REPEATED_IDS):
+        candidate = checked_id(f"an id of kind {kind}", ledger.ids.new(kind))
+        if not is_taken(candidate):
+            return candidate
+    why = f"its source of ids gave {_MOST_REPEATED_IDS} ids in a row that are taken"
+    raise _refuse(ledger.path, why, "open the ledger with another source of ids")
+
+
 def record_refusal(ledger: Ledger, refusal: Refusal, *, now: datetime | None = None) -> None:
     """Record a refusal as an event, in a transaction of its own once the outermost one has ended, committed or not.
 
@@ -443,14 +502,22 @@ def record_refusal(ledger: Ledger, refusal: Refusal, *, now: datetime | None = N
         ledger: Where to record it.
         refusal: What was refused; the same object is recorded once.
         now: The instant of the call that was refused.
+
+    Raises:
+        TypeError: `refusal` is no `Refusal`.
     """
+    if not isinstance(refusal, Refusal):
+        raise TypeError(f"refusal must be a Refusal, not {type(refusal).__name__}: {shown(refusal)}")
     if refusal.category is Category.LEDGER or refusal.recorded:
         return
     refusal.recorded = True
     if ledger.read_only:
         refusal.add_note("This refusal is not recorded: the ledger was opened read-only.")
         return
-    ledger._pending.append((refusal, ledger.now(now)))  # noqa: SLF001 - one module
+    if ledger._connection is None:  # noqa: SLF001 - one module
+        refusal.add_note("This refusal is not recorded: the ledger is closed.")
+        return
+    ledger._pending.append((refusal, ledger.now(now)))  # noqa: SLF001
     ledger._record_pending()  # noqa: SLF001
 
 
@@ -462,6 +529,30 @@ def recorded(ledger: Ledger, now: datetime | None = None) -> Iterator[None]:
     except Refusal as refusal:
         record_refusal(ledger, refusal, now=now)
         raise
+
+
+@contextmanager
+def readable(subject: object) -> Iterator[None]:
+    """Turn the errors of reading a stored row into a refusal: another client may have written anything there.
+
+    Parameters:
+        subject: What the row is about.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        why = f"its row in the ledger cannot be read ({shorten(error)})"
+        raise Refusal(Category.LEDGER, subject, why, "put the row right, or restore a backup") from error
+
+
+def stored_instant(text: str) -> datetime:
+    """Return an instant that the ledger holds.
+
+    Raises:
+        Refusal: `category="ledger"`: another client wrote something else there.
+    """
+    with readable(text):
+        return from_text(text)
 
 
 def payload_differs(row: sqlite3.Row, encoded: str) -> bool:

@@ -7,6 +7,7 @@ prints the same six lines and leaves the evidence of the others untouched. The l
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from . import automation, context, coordination, memory
-from .errors import Category, Refusal, Unproved
+from .errors import Category, Refusal, Unproved, shown
 from .isolation import IsolationPolicy
 from .ledger import Ledger
 from .tools import Tool, ToolCatalog
@@ -242,8 +243,8 @@ def run(root: str | os.PathLike[str], *, only: str | None = None) -> tuple[Findi
         Refusal: The directory cannot hold a ledger, or its workspace is a link.
         ValueError: `only` is no mechanism.
     """
-    if only is not None and only not in SCENARIO:
-        raise ValueError(f"only must be one of {', '.join(SCENARIO)}: {only!r}")
+    if only is not None and only not in list(SCENARIO):
+        raise ValueError(f"only must be one of {', '.join(SCENARIO)}: {shown(only)}")
     with Ledger.open(root) as ledger:
         return tuple(step(ledger) for name, step in SCENARIO.items() if only in (None, name))
 
@@ -254,23 +255,20 @@ def _workspace(ledger: Ledger) -> Iterator[tuple[Path, Path]]:
     shared = ledger.path.parent.parent / WORKSPACE
     try:
         shared.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
+        if shared.is_symlink():
+            raise Refusal(Category.FILESYSTEM, shared, "the workspace is a link", "remove it, or choose another --root")
+        inside, outside = (shared / ledger.ids.new(kind) for kind in ("inside", "outside"))
+        for folder in (inside, outside):
+            folder.mkdir(mode=0o700)
+        (outside / "note").write_text("out of reach\n")
+        try:
+            yield inside, outside
+        finally:
+            for folder in (inside, outside):
+                shutil.rmtree(folder, ignore_errors=True)  # links are removed, not followed
+    except OSError as error:  # also where somebody takes the workspace away while this runs
         why = (error.strerror or str(error)).lower()
         raise Refusal(Category.FILESYSTEM, shared, f"the workspace: {why}", "choose another --root") from error
-    if shared.is_symlink():
-        raise Refusal(Category.FILESYSTEM, shared, "the workspace is a link", "remove it, or choose another --root")
-    inside, outside = (shared / ledger.ids.new(kind) for kind in ("inside", "outside"))
-    for folder in (inside, outside):
-        folder.mkdir(mode=0o700)
-    (outside / "note").write_text("out of reach\n")
-    try:
-        yield inside, outside
-    finally:
-        (outside / "note").unlink()
-        for path in inside.iterdir():
-            path.unlink()
-        inside.rmdir()
-        outside.rmdir()
 
 
 def _refusal(attempt: Callable[[], object]) -> Refusal:
@@ -279,7 +277,7 @@ def _refusal(attempt: Callable[[], object]) -> Refusal:
         outcome = attempt()
     except Refusal as refusal:
         return refusal
-    raise Unproved(f"this should have been refused, and gave {outcome!r}")
+    raise Unproved(f"this should have been refused, and gave {shown(outcome)}")
 
 
 def _observe(holds: bool, otherwise: str) -> None:  # noqa: FBT001 - the observation itself

@@ -24,7 +24,7 @@ from operator import mul
 from types import ModuleType
 
 from .clock import as_utc, to_text
-from .errors import Category, Refusal, shorten
+from .errors import Category, Refusal, shorten, shown
 from .ledger import Ledger, Transaction, checked_id, recorded
 from .text import words
 
@@ -57,7 +57,7 @@ def _share(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}: {shorten(value)}")
     if not 0 <= value <= 1:  # NaN fails every comparison
-        raise ValueError(f"{name} must lie between 0 and 1: {value!r}")
+        raise ValueError(f"{name} must lie between 0 and 1: {shown(value)}")
     return float(value)
 
 
@@ -495,7 +495,7 @@ def recall(
         now=ledger.now(now),
     )
     if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:  # True is no number
-        raise ValueError(f"limit must be a whole number from 1 to {MAX_LIMIT}: {limit!r}")
+        raise ValueError(f"limit must be a whole number from 1 to {MAX_LIMIT}: {shown(limit)}")
     if not isinstance(weights, Weights):
         raise TypeError(f"weights must be Weights, not {type(weights).__name__}: {shorten(weights)}")
     with ledger.read() as tx:

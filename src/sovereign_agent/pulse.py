@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from .clock import from_text, later, seconds, to_text
+from .clock import later, seconds, to_text
 from .errors import Category, Refusal
-from .ledger import Ledger, Transaction, checked_id, payload_differs, recorded
-from .schedule import failure_text, json_object, lease_is_over, whole_number
+from .ledger import Ledger, Transaction, checked_id, fresh_id, payload_differs, recorded, stored_instant
+from .schedule import checked_callable, failure_text, json_object, lease_is_over, whole_number
 
 _COMMIT_TRIES = 3
 
@@ -157,8 +157,8 @@ def list_signals(ledger: Ledger) -> tuple[SignalState, ...]:
             attempt=row["attempt"],
             failure_count=row["failure_count"],
             interruptions=row["interruptions"],
-            recorded_at=from_text(row["recorded_at"]),
-            due_at=None if row["due_at"] is None else from_text(row["due_at"]),
+            recorded_at=stored_instant(row["recorded_at"]),
+            due_at=None if row["due_at"] is None else stored_instant(row["due_at"]),
             error=row["error"],
         )
         for row in rows
@@ -198,6 +198,8 @@ def run_pulse(
         BaseException: What is no `Exception` (KeyboardInterrupt, SystemExit) frees the signal for retry and goes on.
     """
     ledger.refuse_inside_transaction("run_pulse")
+    checked_callable("gate", gate)
+    checked_callable("payload", payload)
     bounds = _Bounds(
         whole_number("max_failures", max_failures),
         seconds("retry_seconds", retry_seconds, minimum=0),
@@ -241,7 +243,7 @@ def _try_signal(
         return None
     fires, failure, signal = False, None, None
     try:
-        signal = Signal(signal_id, row["kind"], _object(row["payload"]), from_text(row["recorded_at"]))
+        signal = Signal(signal_id, row["kind"], _object(row["payload"]), stored_instant(row["recorded_at"]))
         fires = _checked(gate(signal))
     except Exception as error:
         failure = failure_text(error)
@@ -266,8 +268,11 @@ def _enter(ledger: Ledger, signal_id: str, bounds: _Bounds, at: datetime) -> sql
         row = _load(tx, signal_id)
     if row is None or row["status"] != SignalStatus.RUNNING or row["lease_expired_at"] is not None:
         return row if row is not None and _is_open(row) and _is_due(ledger, row, bounds, at) else None
-    longest = later(at, timedelta(seconds=row["lease_seconds"]))
-    live = _is_live(ledger, row, at)
+    try:
+        longest = later(at, seconds("lease_seconds", row["lease_seconds"]))
+        live = _is_live(ledger, row, at)
+    except (Refusal, TypeError, ValueError):  # another client wrote there: a lease that nobody can read holds nothing
+        longest, live = at, False
     if live and row["lease_expires_at"] <= to_text(later(longest, ledger.max_clock_skew)):
         return None
     with ledger.write() as tx:
@@ -324,7 +329,8 @@ def _commit(ledger: Ledger, claim: _Claim, failure: str | None, bounds: _Bounds,
 
 
 def _store_claim(ledger: Ledger, tx: Transaction, row: sqlite3.Row, bounds: _Bounds, at: datetime) -> _Claim:
-    claim = _Claim(row["signal_id"], row["run_id"] or ledger.ids.new("run"), row["attempt"] + 1)
+    run_id = row["run_id"] or fresh_id(ledger, "run", lambda new: _run_exists(tx, new))
+    claim = _Claim(row["signal_id"], run_id, row["attempt"] + 1)
     _set(
         tx,
         claim.signal_id,
@@ -419,12 +425,16 @@ def _is_live(ledger: Ledger, row: sqlite3.Row, at: datetime) -> bool:
     if row["status"] != SignalStatus.RUNNING or row["lease_expired_at"] is not None:
         return False
     own = row["holder"] == ledger.actor
-    return not lease_is_over(from_text(row["lease_expires_at"]), at, own=own, skew=ledger.max_clock_skew)
+    return not lease_is_over(stored_instant(row["lease_expires_at"]), at, own=own, skew=ledger.max_clock_skew)
 
 
 def _is_held(row: sqlite3.Row, claim: _Claim) -> bool:
     """Tell whether an attempt is still the latest one: the attempt is the fence."""
     return bool(row["status"] == SignalStatus.RUNNING and row["attempt"] == claim.attempt)
+
+
+def _run_exists(tx: Transaction, run_id: str) -> bool:
+    return tx.one("SELECT 1 FROM signals WHERE run_id = :id", id=run_id) is not None
 
 
 def _load(tx: Transaction, signal_id: str) -> sqlite3.Row | None:

@@ -13,6 +13,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from .clock import later
+from .errors import shown
+from .ledger import checked_depth
 
 MAX_JSON_BYTES = 16 * 1024
 """Largest condition state or signal payload, in bytes of its compact JSON (UTF-8)."""
@@ -131,7 +133,7 @@ def plan(grid: Grid, pending: datetime, now: datetime, *, catch_up: CatchUp, gra
     """
     owed = through(grid, pending, now)
     if owed is None:
-        raise ValueError(f"pending must not lie after now: {pending!r}")
+        raise ValueError(f"pending must not lie after now: {shown(pending)}")
     upcoming = next_slot(grid, now)
     newest = owed.last
     if catch_up is CatchUp.SKIP and now - newest > grace:
@@ -170,6 +172,16 @@ def lease_is_over(expires_at: datetime, now: datetime, *, own: bool, skew: timed
     return now >= (expires_at if own else later(expires_at, skew))
 
 
+def checked_callable(name: str, value: object) -> None:
+    """Refuse what cannot be called, before it counts as a failure of something that was never asked.
+
+    Raises:
+        TypeError: It is not callable.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be callable, not {type(value).__name__}: {shown(value)}")
+
+
 def whole_number(name: str, value: object) -> int:
     """Return a whole number from 1 to a million, checked.
 
@@ -178,9 +190,9 @@ def whole_number(name: str, value: object) -> int:
         ValueError: It is out of range.
     """
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {value!r}")
+        raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {shown(value)}")
     if not 1 <= value <= _MOST:
-        raise ValueError(f"{name} must lie between 1 and {_MOST}: {value!r}")
+        raise ValueError(f"{name} must lie between 1 and {_MOST}: {shown(value)}")
     return value
 
 
@@ -193,18 +205,18 @@ def json_object(name: str, value: object) -> str:
 
     Raises:
         TypeError: It is no dict, or holds something that JSON has no equal for (a tuple, a key that is no text).
-        ValueError: It holds NaN, an infinity, itself, text that is not Unicode, or takes more than 16 KiB.
+        ValueError: It holds NaN, an infinity, itself or text that is not Unicode, takes more than 16 KiB, or has more
+            than 100 levels.
     """
     if not isinstance(value, dict):
         raise TypeError(f"{name} must be a JSON object (a dict), not {type(value).__name__}")
+    checked_depth(name, value)
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
         size = len(text.encode())
         foreign = _foreign(value)
     except UnicodeEncodeError:
         raise ValueError(f"{name} must be Unicode text throughout (it has a lone surrogate)") from None
-    except RecursionError:
-        raise ValueError(f"{name} is nested too deeply") from None
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name} must be a JSON object: {error}") from None
     if foreign is not None:

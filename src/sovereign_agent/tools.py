@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .errors import Category, Refusal, shorten
+from .errors import Category, Refusal, shorten, shown
 from .isolation import IsolationPolicy
 from .ledger import Ledger, record_refusal
 from .text import canonical_name, is_plain_name, mixes_alphabets, skeleton, words
@@ -65,7 +65,7 @@ class Tool:
         for keyword in self.keywords:
             _check_text("keyword", keyword, 64)
             if not keyword.strip():
-                raise ValueError(f"keyword must not be blank: {keyword!r}")
+                raise ValueError(f"keyword must not be blank: {shown(keyword)}")
 
     def digest(self) -> str:
         """Return the SHA-256 of the definition, in hexadecimal: another text gives another digest."""
@@ -154,6 +154,8 @@ class ToolCatalog:
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools: dict[str, Tool] = {}
         seen: dict[str, Tool] = {}
+        if not isinstance(tools, Iterable):
+            raise TypeError(f"tools must be several Tool objects, not {type(tools).__name__}: {shorten(tools)}")
         for tool in tools:
             if not isinstance(tool, Tool):
                 raise TypeError(f"tools must hold Tool objects, not {type(tool).__name__}: {shorten(tool)}")
@@ -194,7 +196,7 @@ class ToolCatalog:
         if not isinstance(query, str):
             raise TypeError(f"query must be text, not {type(query).__name__}: {shorten(query)}")
         if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:  # True is no number
-            raise ValueError(f"limit must be a whole number from 1 to {MAX_LIMIT}: {limit!r}")
+            raise ValueError(f"limit must be a whole number from 1 to {MAX_LIMIT}: {shown(limit)}")
         sequence = words(query)
         scores: dict[str, float] = {}
         for word in dict.fromkeys(sequence):
@@ -235,12 +237,14 @@ class ToolCatalog:
 
         Raises:
             Refusal: `category="tools"`: not in this catalogue, not its object, or not allowed by the policy.
-            TypeError: `tool` or `policy` is of another type.
+            TypeError: `tool`, `policy` or `ledger` is of another type.
         """
         if not isinstance(tool, Tool | str):
             raise TypeError(f"tool must be a Tool or a name, not {type(tool).__name__}: {shorten(tool)}")
         if not isinstance(policy, IsolationPolicy):
             raise TypeError(f"policy must be an IsolationPolicy, not {type(policy).__name__}: {shorten(policy)}")
+        if ledger is not None and not isinstance(ledger, Ledger):
+            raise TypeError(f"ledger must be a Ledger, not {type(ledger).__name__}: {shorten(ledger)}")
         try:
             own = self._resolve(tool)
             policy.authorize_tool(own.name)

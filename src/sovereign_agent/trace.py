@@ -12,11 +12,13 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from sqlite3 import Row
 
-from .clock import from_text
-from .ledger import Ledger
+from .errors import shown
+from .ledger import Ledger, readable, stored_instant
 
 MAX_EVENTS = 10_000
+_LARGEST_SEQ = 2**63 - 1  # of SQLite
 MAX_ROWS = 200
 """Most rows of one table that `status` returns."""
 
@@ -82,8 +84,8 @@ def status(ledger: Ledger, *, limit: int = MAX_ROWS) -> tuple[Table, ...]:
         Refusal: `category="ledger"` when the ledger cannot be read.
         ValueError: `limit` is out of range.
     """
-    if not 1 <= limit <= MAX_ROWS:
-        raise ValueError(f"limit must be a whole number from 1 to {MAX_ROWS}: {limit!r}")
+    if type(limit) is not int or not 1 <= limit <= MAX_ROWS:  # True is no number
+        raise ValueError(f"limit must be a whole number from 1 to {MAX_ROWS}: {shown(limit)}")
     tables = []
     with ledger.read() as tx:
         for name, (table, columns, order) in _STATUS.items():
@@ -106,11 +108,18 @@ def events(
         limit: At most this many, the newest ones, 1 to 10,000.
 
     Raises:
-        Refusal: `category="ledger"` when the ledger cannot be read.
-        ValueError: `limit` is out of range.
+        Refusal: `category="ledger"` when the ledger, or one of the events, cannot be read.
+        TypeError: `subject` is no text.
+        ValueError: `limit` or `after_seq` is out of range.
     """
-    if not 1 <= limit <= MAX_EVENTS:
-        raise ValueError(f"limit must be a whole number from 1 to {MAX_EVENTS}: {limit!r}")
+    if type(limit) is not int or not 1 <= limit <= MAX_EVENTS:
+        raise ValueError(f"limit must be a whole number from 1 to {MAX_EVENTS}: {shown(limit)}")
+    if type(after_seq) is not int or not 0 <= after_seq <= _LARGEST_SEQ:
+        raise ValueError(f"after_seq must be a whole number from 0 to {_LARGEST_SEQ}: {shown(after_seq)}")
+    if subject is not None and not isinstance(subject, str):
+        raise TypeError(f"subject must be text, not {type(subject).__name__}: {shown(subject)}")
+    if subject is not None and not subject.isascii() and any("\ud800" <= c <= "\udfff" for c in subject):
+        return ()  # SQLite holds no such text, so no event has it
     with ledger.read() as tx:
         rows = tx.all(
             "SELECT seq, at, kind, actor, subject, detail FROM events "
@@ -119,10 +128,15 @@ def events(
             subject=subject,
             limit=limit,
         )
-    return tuple(
-        Event(r["seq"], from_text(r["at"]), r["kind"], r["actor"], r["subject"], json.loads(r["detail"]))
-        for r in reversed(rows)
-    )
+    return tuple(map(_event, reversed(rows)))
+
+
+def _event(row: Row) -> Event:
+    with readable(f"event {row['seq']}"):
+        detail = json.loads(row["detail"])
+        if not isinstance(detail, dict):
+            raise TypeError("its detail is no JSON object")
+        return Event(row["seq"], stored_instant(row["at"]), row["kind"], row["actor"], row["subject"], detail)
 
 
 def sequence_diagram(trace: Iterable[Event], *, ledger_name: str = "ledger") -> str:
@@ -165,7 +179,7 @@ def _label(*parts: str) -> str:
     """Return texts in which Mermaid sees no syntax of its own, each on lines of its own of about 40 characters."""
     lines: list[str] = []
     for part in parts:
-        plain = re.sub(r"[;#<>{}\"]", " ", part)
+        plain = re.sub(r"[;#<>{}\"]", " ", part.encode(errors="replace").decode())
         lines += textwrap.wrap(textwrap.shorten(plain, _PART, placeholder="\u2026"), _LINE)
     return "<br/>".join(lines)
 

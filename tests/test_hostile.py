@@ -1,0 +1,589 @@
+"""Hostile arguments, rows, ids, clocks and ledgers: what comes out is a result, or an error that the caller expects.
+
+A right or a state that is missing is a Refusal, also a row that another client wrote and nobody can read; a malformed
+argument is a ValueError or TypeError that names it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sovereign_agent import automation, context, coordination, delivery, heartbeat, mechanisms, memory, pulse, trace
+from sovereign_agent.errors import Category, Refusal, shorten, shown
+from sovereign_agent.ids import SeededIds
+from sovereign_agent.isolation import IsolationPolicy
+from sovereign_agent.ledger import Ledger, record_refusal
+from sovereign_agent.tools import Tool, ToolCatalog
+
+T0 = datetime(2026, 1, 5, 8, tzinfo=UTC)
+LATER = T0 + timedelta(seconds=500)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no text for you")
+
+
+def nested(levels: int, kind: type = list) -> Any:
+    value: Any = kind()
+    for _ in range(levels):
+        value = {"a": value} if kind is dict else [value]
+    return value
+
+
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+HOSTILE: list[Any] = [
+    *(None, True, 0, -1, 2**63, 2**70, 10**5000, 0.5, math.nan, math.inf, Decimal("NaN"), Fraction(10**400), 1j),
+    *("", " ", "\0", "a\0b", "\ud800", "x\ud800", "a" * 300, "a" * 100_000, "é" * 70_000, "\u202e\u200b", "a\nb", "💥"),
+    *(b"", b"x", bytearray(b"y"), [], (), {}, {1: 2}, {"a": math.nan}, {"a": (1,)}, {"a": "\ud800"}, {"x"}, [None]),
+    *([10**400], nested(500), nested(5000), nested(120, dict), nested(5000, dict), LOOP, {"a": LOOP}, {"a": 10**5000}),
+    *(object(), Unprintable(), [Unprintable()], int, datetime(2026, 1, 1), datetime.min.replace(tzinfo=UTC)),
+    *(datetime.max.replace(tzinfo=timezone(-timedelta(hours=14))), T0.date(), timedelta.max, range(3), Ellipsis),
+]
+
+
+def fires(state: dict[str, object]) -> automation.WatchDecision:
+    return automation.WatchDecision(fire=True, message="m", state={"n": 1})
+
+
+def done(*_: object) -> str:
+    return "done"
+
+
+def fail(*_: object) -> None:
+    raise OSError("down")
+
+
+def hurry(ledger: Ledger) -> Ledger:
+    """Leave out the flushing to disk, which no test here is about."""
+    ledger._live().execute("PRAGMA synchronous = OFF")
+    return ledger
+
+
+def fill(root: Path) -> Ledger:
+    """Make a ledger with at least one row in every table."""
+    ledger = hurry(Ledger.open(root, clock=lambda: T0, ids=SeededIds(1)))
+    for name in ("a", "b"):
+        automation.create_automation(ledger, name, interval_seconds=60, payload="p", first_run_at=T0)
+    automation.run_due(ledger, "b", fires, fail)
+    for name in ("s0", "s1"):
+        pulse.record_signal(ledger, name, "k", {})
+    pulse.run_pulse(ledger, lambda signal: signal.signal_id == "s1" or bool(1 / 0), fail)
+    for host in ("g", "h"):
+        coordination.register_host(ledger, host)
+    coordination.claim_session(ledger, "s", "h")
+    claim = coordination.claim_session(ledger, "s2", "h")
+    coordination.finish_session(ledger, claim, "r")
+    with suppress(Refusal):
+        coordination.finish_session(ledger, claim, "another")
+    for name in ("d", "d3"):
+        delivery.enqueue(ledger, name, {"x": 1})
+    delivery.begin_attempt(ledger, "d")
+    delivery.record_delivery_failure(ledger, "dd", "e", permanent=True)
+    memory.remember(ledger, "m", "hello world", embedding=[1.0, 2.0], embedding_model="m")
+    heartbeat.beat(ledger, "source")
+    for role in ("system", "user", "assistant", "tool", "user", "assistant", "tool", "user", "user"):
+        context.append_message(ledger, "c", role, "text")
+    context.compact_one(ledger, "c", done)
+    context.append_message(ledger, "c", "assistant", "x", tool_calls=["c1"])
+    return ledger
+
+
+TOOL = Tool("t", "desc", ("k",))
+CATALOG = ToolCatalog([TOOL])
+CLAIM = coordination.SessionClaim("s", "h", 1, T0)
+
+CASES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
+    "create_automation": (
+        automation.create_automation,
+        {
+            "automation_id": "z",
+            "interval_seconds": 60,
+            "payload": "p",
+            "first_run_at": T0,
+            "max_failures": 3,
+            "catch_up": "once",
+            "grace_seconds": 1,
+            "lease_seconds": 5,
+            "retry_seconds": 3,
+            "now": T0,
+        },
+    ),
+    "update": (
+        automation.update,
+        {
+            "automation_id": "a",
+            "interval_seconds": 60,
+            "payload": "p",
+            "max_failures": 3,
+            "next_run_at": T0,
+            "condition_state": {"a": 1},
+            "now": T0,
+        },
+    ),
+    "enable": (automation.enable, {"automation_id": "a", "now": T0}),
+    "disable": (automation.disable, {"automation_id": "a", "reason": "r", "now": T0}),
+    "list_runs": (automation.list_runs, {"automation_id": "a"}),
+    "history": (automation.history, {"automation_id": "a"}),
+    "run_due": (automation.run_due, {"automation_id": "a", "condition": fires, "payload": done, "now": T0}),
+    "run_all_due": (automation.run_all_due, {"handlers": {"p": automation.Handler(fires, done)}, "now": T0}),
+    "renew_run": (automation.renew_run, {"run_id": "a", "now": T0}),
+    "beat": (heartbeat.beat, {"source": "a", "now": T0}),
+    "liveness": (heartbeat.liveness, {"source": "a", "stale_after_seconds": 5, "now": T0}),
+    "record_signal": (pulse.record_signal, {"signal_id": "s9", "kind": "k", "payload": {"a": 1}, "now": T0}),
+    "run_pulse": (
+        pulse.run_pulse,
+        {"gate": lambda _: True, "payload": done, "max_failures": 3, "retry_seconds": 1, "lease_seconds": 2, "now": T0},
+    ),
+    "append_message": (
+        context.append_message,
+        {"session_id": "s", "role": "assistant", "content": "x", "tool_calls": ["c9"], "claim": CLAIM, "now": T0},
+    ),
+    "append_message of a result": (
+        context.append_message,
+        {"session_id": "c", "role": "tool", "content": "x", "tool_call_id": "c1", "now": T0},
+    ),
+    "compact_one": (
+        context.compact_one,
+        {"session_id": "c", "summarizer": done, "protect_head": 1, "protect_tail": 1, "max_rows": 3, "now": T0},
+    ),
+    "compact_until": (
+        context.compact_until,
+        {"session_id": "c", "summarizer": done, "protect_head": 1, "protect_tail": 1, "max_calls": 3, "now": T0},
+    ),
+    "render_context": (context.render_context, {"session_id": "c", "protect_head": 1, "protect_tail": 1}),
+    "coverage": (context.coverage, {"session_id": "c", "protect_head": 1, "protect_tail": 1}),
+    "verify_markers": (context.verify_markers, {"session_id": "c"}),
+    "register_host": (coordination.register_host, {"host_id": "h", "now": T0, "ttl_seconds": 5}),
+    "renew_host": (coordination.renew_host, {"host_id": "h", "boot": 1, "now": T0, "ttl_seconds": 5}),
+    "claim_session": (
+        coordination.claim_session,
+        {"session_id": "s", "host_id": "h", "now": T0, "ttl_seconds": 5},
+    ),
+    "renew_session": (coordination.renew_session, {"claim": CLAIM, "now": T0, "ttl_seconds": 5}),
+    "release_session": (coordination.release_session, {"claim": CLAIM, "now": T0}),
+    "finish_session": (coordination.finish_session, {"claim": CLAIM, "result": "r", "now": T0}),
+    "enqueue": (delivery.enqueue, {"delivery_id": "n", "payload": {"a": 1}, "max_attempts": 3, "now": T0}),
+    "due": (delivery.due, {"now": T0}),
+    "begin_attempt": (delivery.begin_attempt, {"delivery_id": "d3", "now": T0, "lease_seconds": 3}),
+    "record_delivery_failure": (
+        delivery.record_delivery_failure,
+        {"delivery_id": "d", "error": "e", "process_after": T0, "attempt_id": "x", "permanent": False, "now": T0},
+    ),
+    "record_delivery_success": (
+        delivery.record_delivery_success,
+        {"delivery_id": "d", "attempt_id": "x", "now": T0},
+    ),
+    "remember": (
+        memory.remember,
+        {
+            "memory_id": "n",
+            "content": "c",
+            "visibility": "public",
+            "importance": 0.5,
+            "embedding": [1.0],
+            "embedding_model": "m",
+            "created_at": T0,
+            "now": T0,
+        },
+    ),
+    "supersede": (
+        memory.supersede,
+        {
+            "old_id": "m",
+            "new_id": "n",
+            "content": "c",
+            "visibility": "public",
+            "importance": 0.5,
+            "embedding": [1.0],
+            "embedding_model": "m",
+            "created_at": T0,
+            "now": T0,
+        },
+    ),
+    "forget": (memory.forget, {"memory_id": "m", "now": T0}),
+    "recall": (
+        memory.recall,
+        {
+            "query": "hello",
+            "actor_id": "a",
+            "query_embedding": [1.0, 2.0],
+            "embedding_model": "m",
+            "limit": 3,
+            "now": T0,
+            "weights": memory.Weights(),
+        },
+    ),
+    "status": (trace.status, {"limit": 5}),
+    "events": (trace.events, {"subject": "a", "after_seq": 0, "limit": 5}),
+    "record_refusal": (record_refusal, {"refusal": Refusal("tools", "x", "y", "z"), "now": T0}),
+}
+FREE: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
+    "authorize": (CATALOG.authorize, {"tool": "t", "policy": IsolationPolicy(allowed_tools={"t"}), "ledger": None}),
+    "discover": (CATALOG.discover, {"query": "t", "limit": 3}),
+    "Tool": (Tool, {"name": "n", "description": "d", "keywords": ("k",)}),
+    "ToolCatalog": (ToolCatalog, {"tools": [TOOL]}),
+    "SessionClaim": (
+        coordination.SessionClaim,
+        {"session_id": "s", "host_id": "h", "incarnation": 1, "expires_at": T0},
+    ),
+    "Handler": (automation.Handler, {"condition": fires, "payload": done}),
+    "Weights": (memory.Weights, dict.fromkeys(("lexical", "recency", "mmr_lambda"), 0.5)),
+    "Refusal": (Refusal, {"category": "tools", "subject": "s", "why": "w", "remedy": "r"}),
+}
+PARTS = {"keywords": "keyword"}  # a part of the argument is what the message names
+
+
+def attempt(call: Callable[..., object], given: dict[str, Any], name: str) -> None:
+    """Let a call answer; whatever it raises must be allowed, name the argument and stay short."""
+    try:
+        call(**given)
+    except (Refusal, ValueError, TypeError) as error:
+        text = str(error)
+        assert len(text) < 1000, (name, len(text))
+        if not isinstance(error, Refusal):
+            assert PARTS.get(name, name) in text, text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_hostile_argument_is_answered_and_named(case: str, tmp_path: Path) -> None:
+    call, good = CASES[case]
+    ledger = fill(tmp_path)
+    for name in good:
+        for value in HOSTILE:
+            attempt(lambda **given: call(ledger, **given), {**good, name: value}, name)
+            assert not ledger.in_transaction
+    assert trace.status(ledger)
+    ledger.close()
+
+
+@pytest.mark.parametrize("case", FREE)
+def test_a_hostile_argument_of_what_needs_no_ledger_is_answered_and_named(case: str) -> None:
+    call, good = FREE[case]
+    for name in good:
+        if case == "Refusal" and name in ("why", "remedy"):
+            continue
+        for value in HOSTILE:
+            attempt(call, {**good, name: value}, name)
+
+
+@pytest.mark.parametrize("name", ["root", "clock", "actor", "busy_timeout_seconds", "max_clock_skew_seconds"])
+def test_a_hostile_argument_of_open_is_answered_and_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = {"root": "x", "clock": lambda: T0, "actor": "a", "busy_timeout_seconds": 1, "max_clock_skew_seconds": 5}
+    for value in HOSTILE:
+        attempt(lambda **given: Ledger.open(**given).close(), {**good, name: value}, name)
+
+
+def test_what_is_no_name_of_a_mechanism_is_named(tmp_path: Path) -> None:
+    for value in HOSTILE[1:]:
+        attempt(lambda only: mechanisms.run(tmp_path, only=only), {"only": value}, "only")
+
+
+def test_a_directory_that_is_gone_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(Refusal, match="Ledger access refused"):
+        Ledger.open("below")
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: type(value).__name__)
+def test_any_value_can_be_shown_in_a_message(value: object) -> None:
+    for text in (shorten(value), shorten(value, secret=True), shown(value)):
+        assert isinstance(text, str)
+        assert len(text) < 500
+
+
+# Rows that another client wrote
+
+Calls = tuple[Callable[[Ledger], object], ...]
+READERS: dict[str, Calls] = {
+    "automation": (
+        automation.list_automations,
+        automation.list_runs,
+        lambda ledger: automation.history(ledger, "b"),
+        lambda ledger: automation.run_due(ledger, "a", fires, done, now=LATER),
+        lambda ledger: automation.run_all_due(ledger, {"p": automation.Handler(fires, done)}, now=LATER),
+        lambda ledger: automation.update(ledger, "b", interval_seconds=30),
+        lambda ledger: automation.disable(ledger, "b"),
+        lambda ledger: automation.enable(ledger, "b", now=LATER),
+    ),
+    "signals": (pulse.list_signals, lambda ledger: pulse.run_pulse(ledger, lambda _: True, done, now=LATER)),
+    "heartbeats": (
+        lambda ledger: heartbeat.liveness(ledger, "source"),
+        lambda ledger: heartbeat.beat(ledger, "source", now=LATER),
+    ),
+    "transcript": (
+        lambda ledger: context.render_context(ledger, "c"),
+        lambda ledger: context.coverage(ledger, "c"),
+        lambda ledger: context.verify_markers(ledger, "c"),
+        lambda ledger: context.append_message(ledger, "c", "tool", "x", tool_call_id="c1"),
+        lambda ledger: context.compact_until(ledger, "c", done, protect_tail=0),
+    ),
+    "session": (
+        lambda ledger: coordination.renew_host(ledger, "h"),
+        lambda ledger: coordination.renew_session(ledger, CLAIM),
+        lambda ledger: coordination.claim_session(ledger, "s", "g", now=LATER),
+        lambda ledger: coordination.claim_session(ledger, "s", "h"),
+        lambda ledger: coordination.finish_session(ledger, CLAIM, "x"),
+    ),
+    "deliver": (
+        delivery.dead_letters,
+        lambda ledger: delivery.due(ledger, now=LATER),
+        lambda ledger: delivery.begin_attempt(ledger, "d", now=LATER),
+        lambda ledger: delivery.record_delivery_failure(ledger, "d3", "e", now=LATER),
+        lambda ledger: delivery.record_delivery_success(ledger, "d", now=LATER),
+        lambda ledger: delivery.enqueue(ledger, "d3", {"x": 1}),
+    ),
+    "memories": (
+        lambda ledger: memory.recall(ledger, "hello", actor_id="x", query_embedding=[1.0, 2.0]),
+        lambda ledger: memory.supersede(ledger, "m", "m2", "other"),
+        lambda ledger: memory.forget(ledger, "m"),
+    ),
+    "events": (lambda ledger: trace.sequence_diagram(trace.events(ledger)),),
+}
+"""What reads a table, by the beginning of the table's name."""
+READERS |= dict.fromkeys(("context",), READERS["transcript"])
+READERS |= dict.fromkeys(("hosts", "coordination", "refused"), READERS["session"])
+
+STORED: dict[str, tuple[object, ...]] = {
+    "TEXT": ("x", "9999-12-31T23:59:59-14:00", "[[null,1]]"),
+    "REAL": (2.0**62, None),
+    "INTEGER": (2**62,),
+    "BLOB": (b"x",),
+}
+
+
+def columns(database: Path) -> list[tuple[str, str, str]]:
+    with closing(sqlite3.connect(database)) as client:
+        tables = client.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        return [
+            (table, column, kind)
+            for (table,) in tables.fetchall()
+            for _, column, kind, *_ in client.execute(f"PRAGMA table_info({table})")
+        ]
+
+
+def overwrite(database: Path, table: str, column: str, value: object) -> bool:
+    """Do what a client can that drops the triggers; tell whether SQLite took it."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as client, suppress(sqlite3.Error):
+        client.execute("PRAGMA synchronous = OFF")
+        found = client.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?", (table,))
+        for (trigger,) in found.fetchall():
+            client.execute(f"DROP TRIGGER {trigger}")
+        return client.execute(f"UPDATE {table} SET {column} = ?", (value,)).rowcount > 0
+    return False
+
+
+def test_a_row_that_another_client_wrote_gives_a_result_or_a_refusal(tmp_path: Path) -> None:
+    """Every column of every table in turn, with every value that SQLite takes there."""
+    fill(tmp_path).close()
+    database = tmp_path / ".sovereign" / "ledger.db"
+    good = database.read_bytes()
+    tried = 0
+    for table, column, kind in columns(database):
+        for value in STORED[kind]:
+            database.write_bytes(good)
+            if overwrite(database, table, column, value):
+                tried += 1
+                answer_all(tmp_path, table, f"{table}.{column} = {value!r}")
+    assert tried > 100
+
+
+def answer_all(root: Path, table: str, what: str) -> None:
+    try:
+        ledger = hurry(Ledger.open(root, clock=lambda: T0, ids=SeededIds(5)))
+    except Refusal:
+        return
+    readers = next((calls for begin, calls in READERS.items() if table.startswith(begin)), ())
+    with ledger:
+        for number, read in enumerate((*readers, trace.status)):
+            try:
+                read(ledger)
+            except Refusal:
+                pass
+            except Exception as error:
+                raise AssertionError(f"call {number} with {what}") from error
+            assert not ledger.in_transaction
+
+
+def test_a_lease_that_nobody_can_read_starves_no_signal(tmp_path: Path) -> None:
+    with fill(tmp_path) as ledger:
+        pulse.record_signal(ledger, "s2", "k", {})
+    with closing(sqlite3.connect(ledger.path)) as client:
+        client.execute("UPDATE signals SET status = 'RUNNING', lease_expires_at = 'soon' WHERE signal_id = 's0'")
+        client.commit()
+    with Ledger.open(tmp_path, clock=lambda: T0) as ledger:
+        found = pulse.run_pulse(ledger, lambda _: True, done, now=LATER)
+    assert {result.signal_id: str(result.status) for result in found}["s2"] == "SUCCEEDED"
+
+
+# Values at the edge of what is accepted
+
+
+def test_what_was_stored_is_read_back_from_a_deep_stack(tmp_path: Path) -> None:
+    """A value that could be written near the limit of the stack must not become unreadable one call further down."""
+
+    def deeper(levels: int) -> None:
+        if levels:
+            deeper(levels - 1)
+            return
+        automation.list_automations(ledger)
+        delivery.due(ledger)
+        context.render_context(ledger, "c")
+
+    with fill(tmp_path) as ledger:
+        for levels in range(90, 1000, 5):
+            with suppress(ValueError):
+                automation.update(ledger, "a", condition_state={"a": nested(levels)})
+            with suppress(ValueError):
+                delivery.enqueue(ledger, f"deep-{levels}", nested(levels))
+            with suppress(ValueError):
+                context.append_message(
+                    ledger, f"deep-{levels}", "assistant", "", tool_calls=[{"id": "x", "a": nested(levels)}]
+                )
+        deeper(600)
+
+
+class Repeating(SeededIds):
+    """A source that gives one id for ever."""
+
+    def new(self, kind: str) -> str:
+        return f"{kind}-same"
+
+
+def test_ids_that_a_reopened_source_repeats_are_passed_over(tmp_path: Path) -> None:
+    for round_ in range(3):
+        with Ledger.open(tmp_path, clock=lambda: T0, ids=SeededIds(7)) as ledger:
+            automation.create_automation(ledger, f"a{round_}", interval_seconds=60, payload="p", first_run_at=T0)
+            pulse.record_signal(ledger, f"s{round_}", "k", {})
+            delivery.enqueue(ledger, f"d{round_}")
+            assert automation.run_due(ledger, f"a{round_}", fires, done).status is automation.Status.SUCCEEDED
+            assert [r.status for r in pulse.run_pulse(ledger, lambda _: True, done)] == [pulse.PulseStatus.SUCCEEDED]
+            delivery.begin_attempt(ledger, f"d{round_}")
+
+
+def test_a_source_that_gives_one_id_for_ever_is_refused_and_hangs_nothing(tmp_path: Path) -> None:
+    with Ledger.open(tmp_path, clock=lambda: T0, ids=Repeating(1)) as ledger:
+        for name in ("x", "y"):
+            automation.create_automation(ledger, name, interval_seconds=60, payload="p", first_run_at=T0)
+            pulse.record_signal(ledger, name, "k", {})
+            delivery.enqueue(ledger, name)
+        automation.run_due(ledger, "x", fires, done)
+        delivery.begin_attempt(ledger, "x")
+        for call in (
+            lambda: automation.run_due(ledger, "y", fires, done),
+            lambda: pulse.run_pulse(ledger, lambda _: True, done),
+            lambda: delivery.begin_attempt(ledger, "y"),
+        ):
+            with pytest.raises(Refusal, match="ids") as caught:
+                call()
+            assert caught.value.category is Category.LEDGER
+        assert [run.run_id for run in automation.list_runs(ledger)] == ["run-same"]
+
+
+@pytest.mark.parametrize("answer", [datetime(2026, 1, 5), None, "now", 1.5])
+def test_a_clock_that_gives_no_aware_instant_changes_nothing(tmp_path: Path, answer: Any) -> None:
+    with fill(tmp_path) as ledger:
+        before = trace.events(ledger)
+        ledger._clock = lambda: answer
+        for call in (
+            lambda: automation.run_due(ledger, "a", fires, done),
+            lambda: coordination.claim_session(ledger, "s9", "h"),
+            lambda: context.append_message(ledger, "c", "user", "x"),
+            lambda: delivery.enqueue(ledger, "d9"),
+            lambda: memory.remember(ledger, "m9", "x"),
+            lambda: heartbeat.beat(ledger, "source"),
+            lambda: pulse.run_pulse(ledger, lambda _: True, done),
+        ):
+            with pytest.raises((ValueError, TypeError), match="clock"):
+                call()
+        assert trace.events(ledger) == before
+
+
+# A ledger that cannot be written
+
+WRITERS: dict[str, Callable[[Ledger], object]] = {
+    name: lambda ledger, case=name: CASES[case][0](ledger, **CASES[case][1])  # type: ignore[misc]  # bound per case
+    for name in CASES
+    if name not in ("list_runs", "history", "liveness", "render_context", "coverage", "verify_markers", "recall", "due")
+    and name not in ("status", "events", "record_refusal")
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_writing_function_refuses_a_ledger_that_it_cannot_write(writer: str, tmp_path: Path) -> None:
+    """Read-only or closed: a Refusal of category ledger, before any callable of the caller has run."""
+    fill(tmp_path).close()
+    call, given = CASES[writer]
+    ran: list[object] = []
+    watched = {name: (lambda *got: ran.append(got)) if callable(value) else value for name, value in given.items()}
+    if "handlers" in watched:
+        watched["handlers"] = {"p": automation.Handler(lambda *got: ran.append(got), done)}  # type: ignore[arg-type]  # never called
+    with Ledger.open(tmp_path, clock=lambda: T0, read_only=True) as ledger:
+        before = trace.events(ledger)
+        with pytest.raises(Refusal, match="read-only") as caught:
+            call(ledger, **watched)
+        assert caught.value.category is Category.LEDGER
+        assert trace.events(ledger) == before
+    with pytest.raises(Refusal, match="closed"):
+        call(ledger, **watched)
+    assert ran == []
+
+
+def test_a_refusal_that_a_closed_ledger_cannot_keep_says_so(tmp_path: Path) -> None:
+    ledger = fill(tmp_path)
+    ledger.close()
+    with pytest.raises(Refusal, match="Tool access") as caught:
+        CATALOG.authorize("t", IsolationPolicy(), ledger=ledger)
+    assert "not recorded" in caught.value.__notes__[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("leave", ["normally", "by an exception"])
+def test_a_child_forked_inside_a_write_neither_commits_nor_rolls_back_for_its_parent(
+    tmp_path: Path, leave: str
+) -> None:
+    with Ledger.open(tmp_path, clock=lambda: T0) as ledger:
+        child = 0
+        parent = os.getpid()
+        answer, write = os.pipe()
+        try:
+            with ledger.write():
+                heartbeat.beat(ledger, "before")
+                child = os.fork()
+                if child == 0 and leave != "normally":
+                    raise KeyError
+                if child:
+                    os.waitpid(child, 0)
+                    heartbeat.beat(ledger, "after")
+        except BaseException as error:
+            if os.getpid() == parent:
+                raise
+            os.write(write, type(error).__name__.encode())
+        finally:
+            if os.getpid() != parent:
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(answer, "rb") as said:
+            assert said.read().decode() == ("Refusal" if leave == "normally" else "KeyError")
+        assert heartbeat.last_beat(ledger, "before")
+        assert heartbeat.last_beat(ledger, "after")
+        with ledger.read() as tx:
+            assert tx.all("PRAGMA integrity_check")[0][0] == "ok"
