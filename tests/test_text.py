@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import unicodedata
 
 import pytest
@@ -46,6 +47,18 @@ def test_words_of_every_script(text: str, expected: str) -> None:
 @given(st.text())
 def test_words_do_not_depend_on_the_form_in_which_the_text_was_typed(text: str) -> None:
     assert words(unicodedata.normalize("NFC", text)) == words(unicodedata.normalize("NFD", text)) == words(text)
+
+
+def test_the_words_of_a_long_run_take_time_in_proportion_to_its_length() -> None:
+    """Ten times the length, less than fifty times the time; a step that copies the rest of the run takes a hundred."""
+
+    def taken(length: int) -> float:
+        start = time.process_time()
+        assert words("é" * length) == ("é" * length,)
+        assert len(words("éA" * (length // 10))) == length // 10 + 1
+        return time.process_time() - start
+
+    assert taken(400_000) < 50 * taken(40_000)
 
 
 @given(st.text())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import pairwise
 
 _UNSPACED = re.compile(
     "["
@@ -127,16 +128,14 @@ def _camel(run: str) -> list[str]:
 
     Title case counts as upper case, and marks follow their letter.
     """
-    parts = [""]
+    starts = [0]
     previous = ""
     for index, character in enumerate(run):
         if unicodedata.category(character)[0] == "M":
-            parts[-1] += character
             continue
         upper = character.isupper() or character.istitle()
-        rest = run[index + 1 :]
-        if upper and previous and (not previous.isupper() or (rest[:1].islower() and rest != "s")):
-            parts.append("")
-        parts[-1] += character
+        following = run[index + 1 : index + 3]
+        if upper and previous and (not previous.isupper() or (following[:1].islower() and following != "s")):
+            starts.append(index)
         previous = character
-    return parts
+    return [run[start:end] for start, end in pairwise([*starts, len(run)])]
