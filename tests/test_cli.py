@@ -184,6 +184,78 @@ def test_no_event_holds_content_messages_or_vectors(run: Any, tmp_path: Path) ->
         assert text not in out
 
 
+def test_what_another_client_wrote_does_nothing_to_the_terminal(run: Any, tmp_path: Path) -> None:
+    nasty = "red\x1b[31m\x9b2J\u202e\r\nnext"
+    with Ledger.open(tmp_path) as ledger, ledger.write() as tx:
+        tx.event("x.y", nasty, at=ledger.now(), **{nasty: nasty})
+        tx.run(
+            "INSERT INTO hosts (host_id, boot, registered_at, expires_at) VALUES (:name, 1, :name, :name)", name=nasty
+        )
+    for arguments in (["events"], ["events", "--json"], ["events", "--mermaid"], ["status"], ["status", "--json"]):
+        code, out, err = run(*arguments, "--root", tmp_path)
+        assert (code, err) == (0, "")
+        assert out
+        assert "red" in out
+        if "--mermaid" not in arguments:
+            assert all(line.isprintable() for line in out.split("\n"))
+    assert len(run("events", "--root", tmp_path)[1].splitlines()) == 2
+
+
+@pytest.mark.parametrize("detail", ["[]", "5", "null", '"x"', "1e400"])
+def test_an_event_that_nobody_can_read_is_one_line_on_stderr(run: Any, tmp_path: Path, detail: str) -> None:
+    with Ledger.open(tmp_path) as ledger, ledger.write() as tx:
+        tx.run(
+            "INSERT INTO events (at, kind, actor, subject, detail) VALUES (:at, 'x', 'x', 'x', :detail)",
+            at="2026-01-05T08:00:00.000000Z",
+            detail=detail,
+        )
+    code, out, err = run("events", "--root", tmp_path)
+    assert (code, out) == (1, "")
+    assert "event 2" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_subject_that_no_event_can_have_finds_none(run: Any, tmp_path: Path) -> None:
+    Ledger.open(tmp_path).close()
+    assert run("events", "--root", tmp_path, "--subject", os.fsdecode(b"\xff")) == (0, "", "")
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("step", range(7))
+def test_a_workspace_that_somebody_takes_away_is_a_refusal_or_no_matter(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, link: bool
+) -> None:
+    """At each use of the file system in turn the workspace vanishes, or a link stands in its place."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    run("mechanisms", "--root", root)
+    left = [step]
+
+    def disturb_before(name: str) -> None:
+        original = getattr(Path, name)
+
+        def disturbed(path: Path, *arguments: Any, **options: Any) -> Any:
+            if "workspace" in path.parts:
+                left[0] -= 1
+                if left[0] == -1:
+                    (root / "workspace").rename(tmp_path / "taken")
+                    if link:
+                        os.symlink(outside, root / "workspace")  # noqa: PTH211 - the method is patched
+            return original(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, name, disturbed)
+
+    for name in ("mkdir", "write_text", "symlink_to", "is_symlink", "lstat"):
+        disturb_before(name)
+    code, out, err = run("mechanisms", "--root", root, "--only", "isolation")
+    monkeypatch.undo()
+    assert left[0] < 0
+    assert (code, len(err.splitlines())) in ((0, 0), (1, 1))
+    assert out.splitlines()[:1] == ([] if code else SIX[:1])
+    assert (outside / "kept").read_text() == "kept"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -129,7 +129,7 @@ def status(root: Path, *, as_json: bool) -> None:
         for column in table.columns:
             shown.add_column(column, overflow="fold")
         for row in table.rows:
-            shown.add_row(*(Text("" if value is None else str(value)) for value in row))
+            shown.add_row(*(Text("" if value is None else _printable(str(value))) for value in row))
         console.print(shown)
         if table.total > len(table.rows):
             console.print(f"the newest {len(table.rows)} of {table.total}")
@@ -164,7 +164,8 @@ def events(root: Path, subject: str | None, limit: int, *, mermaid: bool, as_jso
             click.echo(json.dumps({**dataclasses.asdict(event), "at": to_text(event.at)}, sort_keys=True))
         else:
             detail = json.dumps(event.detail, sort_keys=True, ensure_ascii=False)
-            click.echo(f"{event.seq:>6}  {to_text(event.at)}  {event.kind:<24}  {event.subject}  {detail}")
+            line = f"{event.seq:>6}  {to_text(event.at)}  {event.kind:<24}  {event.subject}  {detail}"
+            click.echo(_printable(line))
 
 
 @cli.command(
@@ -230,6 +231,11 @@ def probe(*, as_json: bool) -> None:
         click.echo(f"process: {'ENFORCED' if report.passed else 'UNAVAILABLE'} for argv run through this sandbox")
     if not report.passed:
         raise click.exceptions.Exit(1)
+
+
+def _printable(text: str) -> str:
+    """Return a text in which another client's control characters are shown and do nothing to the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _json(value: object) -> str:
