@@ -127,7 +127,8 @@ def test_a_strong_sentence_names_its_test_or_stands_among_those_without_one() ->
 
 
 def test_the_search_for_strong_sentences_sees_them() -> None:
-    page = "---\ntitle: never\n---\n\nIt is only a test.\n\n```python\n# never\n```\n\n- It must hold.\n\n| a | at most two |\n"
+    page = "---\ntitle: never\n---\n\nIt is only a test.\n\n```python\n# never\n```\n\n- It must hold.\n\n"
+    page += "| a | at most two |\n"
     assert [sentence for sentence in sentences(page) if STRONG.search(sentence)] == [
         "It is only a test.",
         "- It must hold.",
