@@ -133,12 +133,7 @@ class _Page:
                 self.record.failures.append(failure)
 
     def _symbol(self, claim: Claim) -> Failure | None:
-        import griffe
-
-        try:
-            found = citations.symbol(self.article.proofs.symbols, claim.name, self.record.path, claim.line)
-        except griffe.GriffeError as error:  # a package that does not parse
-            return Failure(self.record.path, claim.line, f"symbol {claim.name} cannot be looked up: {error}")
+        found = self.article.proofs.symbol(claim.name, self.record.path, claim.line)
         if isinstance(found, Failure):
             return found
         self.symbols[claim.name] = found

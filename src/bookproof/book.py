@@ -49,17 +49,22 @@ class Book:
         """The build's worker, started when the first example runs."""
         if self._runner is None:
             settings = self.settings
-            key = base_key(settings, (settings.src, settings.tests), repr(settings)) if self._remembers else ""
+            key = base_key(settings, (settings.src, settings.tests), repr(settings)) if self.remembers else ""
             self._runner = Runner(settings, self.cache("examples"), key)
         return self._runner
 
     @property
-    def _remembers(self) -> bool:
+    def remembers(self) -> bool:
+        """Whether anything of this build is remembered, or was."""
         return self.cached and bool(self.settings.cache)
 
     def cache(self, kind: str) -> Cache:
         """Return where one kind of thing is remembered; nowhere, if this build must not."""
-        return Cache(self.settings.root / self.settings.cache / kind if self._remembers else None)
+        return Cache(self.cache_folder(kind))
+
+    def cache_folder(self, kind: str) -> Path | None:
+        """Return the folder of one kind of thing that is remembered; None if this build must not."""
+        return self.settings.root / self.settings.cache / kind if self.remembers else None
 
     def begin(self, path: str, url: str) -> PageRecord:
         """Return a new record for a page; one of an earlier rendering is dropped."""

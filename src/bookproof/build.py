@@ -19,7 +19,6 @@ from mkdocs.utils.meta import get_data
 from bookproof.alone import diagrams_of
 from bookproof.article import Article, Facts
 from bookproof.book import Book
-from bookproof.cache import Cache
 from bookproof.check import Origin, check_site
 from bookproof.claims import claims
 from bookproof.diagrams import Cut, NodeError, copy_mermaid, cut_other_hosts, find_node, node_is_off, parse_diagrams
@@ -108,7 +107,7 @@ class Build:
                 folders=folders,
                 repo_url=config.repo_url or "",
                 site_name=config.site_name,
-                cache=Cache(settings.root / settings.cache / "sources" if self._cached and settings.cache else None),
+                cache=self.book.cache("sources"),
             )
         try:
             if any(record.diagrams for record in self.book.records.values()):
@@ -117,7 +116,9 @@ class Build:
             self.book.failures.append(error.failure)
         self._cuts = cut_other_hosts(site)
         if not self._serving:
-            self.book.failures.extend(check_site(site, site_url=config.site_url, sources=self._origins))
+            cache = self.book.cache("check")
+            failures = check_site(site, site_url=config.site_url, sources=self._origins, cache=cache)
+            self.book.failures.extend(failures)
 
     def write_provenance(self, config: MkDocsConfig) -> None:
         """Write the manifest; nothing may touch the site afterwards."""

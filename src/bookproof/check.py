@@ -24,14 +24,14 @@ import json
 import os
 import posixpath
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 from bookproof import outputs
+from bookproof.cache import Cache, digest, files_digest
 from bookproof.page import Failure
 
 NAMESPACE_HOSTS = frozenset({"www.w3.org"})
@@ -104,11 +104,13 @@ class Origin:
 class _Page:
     """What one HTML or SVG file says."""
 
-    ids: Counter[str] = field(default_factory=Counter)
-    names: set[str] = field(default_factory=set)
+    ids: dict[str, int] = field(default_factory=dict)
+    """Each id, and how often it stands there."""
+    names: dict[str, bool] = field(default_factory=dict)
     links: dict[str, bool] = field(default_factory=dict)
     """Each address, and whether a browser fetches it unasked."""
-    scripts: list[str] = field(default_factory=list)
+    scripts: list[Sequence[str]] = field(default_factory=list)
+    """Each address that a script of the page holds, with its host."""
     base: str = ""
     snippets: int = 0
 
@@ -129,6 +131,7 @@ def check_site(
     expected: Collection[str] = (),
     sources: Mapping[str, Origin] | None = None,
     allowed_hosts: Collection[str] = NAMESPACE_HOSTS,
+    cache: Cache | None = None,
 ) -> list[Failure]:
     """Check a built site.
 
@@ -138,11 +141,12 @@ def check_site(
         expected: Files that must exist, as site-relative POSIX paths, beside the pages of `sources`.
         sources: Site-relative file of each page that was rendered from Markdown, and its source.
         allowed_hosts: Hosts whose addresses may stand in scripts.
+        cache: Where it is remembered what a file says, by its content; never what is wrong with it.
 
     Returns:
         Every failure, sorted by path and line.
     """
-    site = _Site(site_dir, site_url, sources or {}, frozenset(allowed_hosts))
+    site = _Site(site_dir, site_url, sources or {}, frozenset(allowed_hosts), cache or Cache(None))
     failures = {
         Failure(_shown(site.sources, name), 0, f"expected page {name} is not in the site")
         for name in {*expected, *site.sources} - site.files
@@ -152,9 +156,9 @@ def check_site(
         if suffix in {".html", ".htm", ".svg"}:
             failures.update(site.check_page(name))
         elif suffix == ".css":
-            failures.update(site.check_links(name, dict.fromkeys(_css_addresses(site.read(name)), True)))
+            failures.update(site.check_links(name, dict.fromkeys(site.said(name, "css", _css_addresses), True)))
         elif suffix in {".js", ".mjs", ".cjs"}:
-            failures.update(site.check_script(name, site.read(name)))
+            failures.update(site.check_script(name, site.said(name, "script", _script_addresses)))
     for name, addresses in site.indexes():
         failures.update(site.check_links(name, dict.fromkeys(addresses, False)))
     return sorted(failures)
@@ -164,11 +168,18 @@ class _Site:
     """The files of one site, each page read once."""
 
     def __init__(
-        self, folder: Path, site_url: str | None, sources: Mapping[str, Origin], allowed_hosts: frozenset[str]
+        self,
+        folder: Path,
+        site_url: str | None,
+        sources: Mapping[str, Origin],
+        allowed_hosts: frozenset[str],
+        cache: Cache,
     ) -> None:
         self.folder = folder
         self.sources = sources
         self.allowed_hosts = allowed_hosts
+        self._cache = cache
+        self._form = files_digest(Path(__file__).parent, ["check.py"])
         self.files = {
             posixpath.join(os.path.relpath(at, folder).replace(os.sep, "/"), name).removeprefix("./")
             for at, _, names in os.walk(folder)
@@ -182,9 +193,20 @@ class _Site:
     def read(self, name: str) -> str:
         return (self.folder / name).read_bytes().decode("utf-8", "replace")
 
+    def said(self, name: str, kind: str, read: Callable[[str], Any]) -> Any:
+        """Return what a file says, as `read` finds it in its text."""
+        data = (self.folder / name).read_bytes()
+        key = digest(self._form, kind, _sha256(data))
+        found = self._cache.get(key)
+        if found is None:
+            found = {"said": read(data.decode("utf-8", "replace"))}
+            self._cache.put(key, found)
+        return found["said"]
+
     def page(self, name: str) -> _Page:
         if name not in self._pages:
-            self._pages[name] = _read_page(self.read(name))
+            said = self.said(name, "page", lambda text: asdict(_read_page(text)))
+            self._pages[name] = _Page(**said)
         return self._pages[name]
 
     def check_page(self, name: str) -> Iterator[Failure]:
@@ -195,8 +217,7 @@ class _Site:
                     name, [f"#{identifier}", f'"{identifier}"'], f"id '{identifier}' stands {count} times on this page"
                 )
         yield from self.check_links(name, page.links, base=page.base)
-        for script in page.scripts:
-            yield from self.check_script(name, script)
+        yield from self.check_script(name, page.scripts)
         source = self.sources.get(name)
         # Without a record every page counts; with one, only Markdown can have left a marker: other pages show sources.
         if page.snippets > (source.text.count(";--8<--") if source else 0) and (source or not self.sources):
@@ -215,8 +236,8 @@ class _Site:
                 target, reason = wrong
                 yield from self._at(name, self._clues(name, address, target), f"link '{address}' {reason}")
 
-    def check_script(self, name: str, text: str) -> Iterator[Failure]:
-        for address, host in sorted(set(_SCRIPT_ADDRESS.findall(text))):
+    def check_script(self, name: str, addresses: Iterable[Sequence[str]]) -> Iterator[Failure]:
+        for address, host in addresses:
             if host not in {*self.allowed_hosts, self.url.hostname}:
                 yield from self._at(name, [address], f"script names another host: '{address}'")
 
@@ -383,7 +404,7 @@ def _read_page(text: str) -> _Page:
             if tag == "style":
                 page.links |= dict.fromkeys(_css_addresses(content), True)
             elif tag == "script" and "json" not in attributes:
-                page.scripts.append(content)
+                page.scripts += _script_addresses(content)
         if attributes:
             _read_tag(page, tag.lower(), _attributes(attributes))
     return page
@@ -392,9 +413,9 @@ def _read_page(text: str) -> _Page:
 def _read_tag(page: _Page, tag: str, attributes: Mapping[str, str]) -> None:
     for name, value in attributes.items():
         if name == "id":
-            page.ids[value] += 1
+            page.ids[value] = page.ids.get(value, 0) + 1
         elif name == "name" and tag == "a":
-            page.names.add(value)
+            page.names[value] = True
         elif name == "href" and tag == "base":
             page.base = value
         elif name in _READ or "url(" in value:
@@ -422,6 +443,10 @@ def _attributes(text: str) -> dict[str, str]:
         # Of two attributes of one name, a browser takes the first.
         found.setdefault(name.lower(), html.unescape(value) if "&" in value else value)
     return found
+
+
+def _script_addresses(text: str) -> list[Sequence[str]]:
+    return sorted(set(_SCRIPT_ADDRESS.findall(text)))
 
 
 def _css_addresses(text: str) -> list[str]:

@@ -142,8 +142,13 @@ def symbol(index: SymbolIndex, name: str, path: str, line: int) -> Symbol | Fail
         path: The page that cites it, repository-relative.
         line: The line of the citation.
     """
-    found = index.find(name)
-    return found or Failure(path, line, f"unknown symbol {name}" + _pointing(index.likely(name)))
+    import griffe
+
+    try:
+        found = index.find(name)
+        return found or Failure(path, line, f"unknown symbol {name}" + _pointing(index.likely(name)))
+    except griffe.GriffeError as error:  # a package that does not parse
+        return Failure(path, line, f"symbol {name} cannot be looked up: {error}")
 
 
 def _symbol(found: griffe.Object, name: str, root: Path) -> Symbol:

@@ -66,6 +66,12 @@ def use(book: Book | None) -> None:
     _State.book, _State.shared, _State.page = book, book is not None, None
 
 
+def recorded() -> tuple[int, ...]:
+    """Return how much the page being rendered has shown so far: examples, diagrams, failures."""
+    record = _State.page.record if _State.page is not None else PageRecord("")
+    return len(record.examples), len(record.diagrams), len(record.failures)
+
+
 class _PageRun:
     """One page while it is rendered."""
 

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+from jinja2 import FileSystemBytecodeCache
 from markdown_exec import markdown_config
 from mkdocs import utils
 from mkdocs.config import base
@@ -26,11 +27,12 @@ from mkdocs.plugins import BasePlugin, CombinedEvent, event_priority
 from mkdocs.structure.files import Files
 
 from bookproof import diagrams, extension, outputs
+from bookproof.api_pages import remember_api_pages
 from bookproof.background import SERVE_SCRIPT, Background
 from bookproof.book import Book, settings_from
 from bookproof.build import Build as _Build
 from bookproof.build import show_failures
-from bookproof.cache import files_digest
+from bookproof.cache import files_digest, installed
 from bookproof.page import Failure, PageRecord
 
 _log = logging.getLogger("mkdocs.plugins.bookproof")
@@ -82,6 +84,12 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         extension.use(build.book)
         _list_extension(config)
         build.book.form = _form(config)
+        if "mkdocstrings" in config.plugins and build.book.remembers:
+            documented: Any = config.plugins["mkdocstrings"]
+            if documented.plugin_enabled:
+                form = f"{build.book.form}\n{installed()}\n{config.theme.name} {config.theme.get('language')}"
+                cache = build.book.cache("api")
+                remember_api_pages(settings, documented, config.plugins["autorefs"], form, cache, extension.recorded)
         config.watch.extend(str(root / name) for name in (settings.src, settings.tests) if (root / name).is_dir())
         return config
 
@@ -93,6 +101,10 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
 
     @event_priority(100)  # before references are resolved, so that those of the production map are
     def _complete(self, env: Any, *, config: MkDocsConfig, files: Files) -> Any:  # noqa: ARG002
+        if folder := self._current.book.cache_folder("templates"):
+            # Jinja names a compiled template by its text and its own version.
+            folder.mkdir(parents=True, exist_ok=True)
+            env.bytecode_cache = FileSystemBytecodeCache(str(folder))
         self._current.complete(files)
         return env
 
@@ -198,7 +210,7 @@ def _list_extension(config: MkDocsConfig) -> None:
 def _form(config: MkDocsConfig) -> str:
     """Return everything that the look of a block depends on beside its text."""
     versions = [f"{name} {version(name)}" for name in ("markdown", "markdown-exec", "pymdown-extensions", "pygments")]
-    own = files_digest(Path(__file__).parent, ["extension.py"])
+    own = files_digest(Path(__file__).parent, ["api_pages.py", "extension.py"])
     # Functions in the configuration are told by their names, not by where they lie in memory.
     configured = re.sub(r" at 0x[0-9a-f]+", "", repr((config.markdown_extensions, config.mdx_configs)))
     return "\n".join((*versions, own, configured))

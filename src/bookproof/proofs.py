@@ -11,8 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bookproof import citations
 from bookproof.cache import Cache, base_key, digest
-from bookproof.citations import SymbolIndex, TestIndex, collect_tests, run_tests
+from bookproof.citations import Symbol, SymbolIndex, TestIndex, collect_tests, run_tests
 from bookproof.mutations import Mutation, MutationResult, load_mutations, run_mutations
 from bookproof.options import Settings
 from bookproof.page import Failure
@@ -64,12 +65,23 @@ class Proofs:
         self._tests: Future[dict[str, TestResult]] | None = None
         self._mutations: Future[dict[str, MutationResult]] | None = None
 
-    @property
-    def symbols(self) -> SymbolIndex:
-        """The packages, read when the first symbol is asked for."""
+    def symbol(self, name: str, path: str, line: int) -> Symbol | Failure:
+        """Return a cited symbol; the packages are read when the first unknown one is asked for.
+
+        Parameters:
+            name: Dotted name.
+            path: The page that cites it, repository-relative.
+            line: The line of the citation.
+        """
+        key = digest(self._base, "symbol", name)
+        if known := self._cache.get(key):
+            return Symbol(**known)
         if self._symbols is None:
             self._symbols = SymbolIndex(self._settings.root, (self._settings.src,))
-        return self._symbols
+        found = citations.symbol(self._symbols, name, path, line)
+        if isinstance(found, Symbol):
+            self._cache.put(key, asdict(found))
+        return found
 
     def start(self, tests: Collection[str], mutations: Collection[str] | None = None, *, run: bool = True) -> None:
         """Begin to collect and run, beside whatever the caller does next.

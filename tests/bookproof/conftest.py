@@ -19,7 +19,7 @@ import pytest
 _SERVER = """
 import json, os, sys
 import markdown.extensions.toc, mkdocs.commands.build, mkdocs.contrib.search, mkdocs.theme
-import pygments.lexers.python, pygments.formatters.html, pymdownx.highlight, pymdownx.snippets
+import mkdocs_autorefs, mkdocstrings_handlers.python, pygments.lexers.python, pygments.formatters.html, pymdownx.highlight, pymdownx.snippets
 from mkdocs.__main__ import cli
 import bookproof.plugin
 for line in sys.stdin:

@@ -1,0 +1,258 @@
+"""API pages: what mkdocstrings rendered of an unchanged module, remembered between builds.
+
+It promises that a page comes out byte for byte as mkdocstrings would render it: what is remembered of an object is its
+HTML, its headings and the anchors it registered, under a key that covers the module with everything that it imports and
+all that is configured; under which other names an object is known depends on the whole source, and is asked again when
+any of it changed. A rendering that warned of something, or in which a page showed an example, is never remembered, and
+neither is anything when a site uses templates or extensions of its own. It does not render, and changes no option.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from bookproof.cache import Cache, digest, files_digest
+from bookproof.options import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Stands for a collected object that need not be rendered."""
+
+    entry: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What the handlers of one build share."""
+
+    cache: Cache
+    base: str
+    """Everything that is configured."""
+    source: str
+    """Digest of the whole source."""
+    imports: Imports
+    autorefs: Any
+    recorded: Callable[[], object]
+
+
+def remember_api_pages(
+    settings: Settings, plugin: Any, autorefs: Any, form: str, cache: Cache, recorded: Callable[[], object]
+) -> None:
+    """Let the handlers of one build answer from memory.
+
+    Parameters:
+        settings: The site's settings.
+        plugin: The plugin `mkdocstrings` after its own `on_config`.
+        autorefs: The plugin `autorefs`.
+        form: Everything that the look of a page depends on beside its text.
+        cache: Where renderings are remembered.
+        recorded: Tells how much the page being rendered has shown, so that a rendering that added to it is noticed.
+    """
+    configured = [plugin.config.custom_templates, *plugin.config.handlers.values()]
+    if configured[0] or any("extensions" in (one or {}).get("options", {}) for one in configured[1:]):
+        return  # files that no key here covers
+    options = _plain(repr(dict(plugin.config)))
+    memory = _Memory(
+        cache,
+        digest("api", sys.version, form, options),
+        files_digest(settings.root, [settings.src]),
+        Imports(settings.root / settings.src),
+        autorefs,
+        recorded,
+    )
+    handlers = plugin.handlers
+    make = handlers.get_handler
+
+    def get_handler(name: str, *arguments: Any, **keywords: Any) -> Any:
+        handler = make(name, *arguments, **keywords)
+        if not isinstance(getattr(handler.collect, "__self__", None), _Handler):
+            _Handler(memory, name, handler)
+        return handler
+
+    handlers.get_handler = get_handler
+
+
+class _Handler:
+    """Stands before one handler of mkdocstrings."""
+
+    def __init__(self, memory: _Memory, name: str, handler: Any) -> None:
+        self._memory, self._name, self._handler = memory, name, handler
+        self._collect, self._render, self._get_aliases = handler.collect, handler.render, handler.get_aliases
+        self._skipped: list[tuple[str, Any]] = []
+        self._aliases: dict[str, tuple[str, ...]] = {}
+        self._key = ""
+        """Of the object that was collected last; empty where it may not be remembered."""
+        handler.collect, handler.render, handler.get_aliases = self.collect, self.render, self.get_aliases
+
+    def collect(self, identifier: str, options: Any) -> Any:
+        """Collect an object, or say that its rendering is known."""
+        memory, page = self._memory, self._memory.autorefs.current_page
+        files = memory.imports.digest(identifier)
+        key = ""
+        if files and page is not None:
+            key = digest(memory.base, self._name, identifier, _plain(repr(options)), files, page.url)
+            if found := memory.cache.get(key):
+                self._skipped.append((identifier, options))
+                return _Known(found)
+        with _warnings() as warned:
+            data = self._collect(identifier, options)
+        self._key = "" if warned else key
+        return data
+
+    def render(self, data: Any, options: Any, **keywords: Any) -> str:
+        """Render an object, or repeat what rendering it did."""
+        headings = self._handler._headings  # noqa: SLF001 - handed over only once, and not to us
+        if isinstance(data, _Known):
+            for tag, attributes, text in data.entry["headings"]:
+                headings.append(Element(tag, attributes))
+                headings[-1].text = text
+            for arguments, named in data.entry["anchors"]:
+                self._memory.autorefs.register_anchor(self._memory.autorefs.current_page, *arguments, **named)
+            return str(data.entry["html"])
+        key, self._key = self._key, ""
+        if not key or headings:  # headings of another rendering, in which this one is nested
+            return str(self._render(data, options, **keywords))
+        before = self._memory.recorded()
+        with _warnings() as warned, _anchors(self._memory.autorefs) as anchors:
+            html = str(self._render(data, options, **keywords))
+        if not warned and self._memory.recorded() == before and not any(map(len, headings)):
+            kept = [[one.tag, dict(one.attrib), one.text] for one in headings]
+            self._memory.cache.put(key, {"html": html, "headings": kept, "anchors": anchors})
+        return html
+
+    def get_aliases(self, identifier: str) -> tuple[str, ...]:
+        """Return under which names an object is known."""
+        if identifier not in self._aliases:
+            key = digest(self._memory.base, self._name, "aliases", self._memory.source, identifier)
+            found = self._memory.cache.get(key)
+            if found is None:
+                while self._skipped:
+                    self._collect(*self._skipped.pop(0))
+                found = {"aliases": list(self._get_aliases(identifier))}
+                self._memory.cache.put(key, found)
+            self._aliases[identifier] = tuple(found["aliases"])
+        return self._aliases[identifier]
+
+
+def _plain(text: str) -> str:
+    """Return a configuration's text without where its functions lie in memory."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+@contextmanager
+def _anchors(autorefs: Any) -> Iterator[list[Any]]:
+    """Note the anchors that are registered meanwhile, without the page."""
+    noted: list[Any] = []
+    register = autorefs.register_anchor
+
+    def note(page: Any, *arguments: Any, **named: Any) -> None:
+        noted.append([arguments, named])
+        register(page, *arguments, **named)
+
+    autorefs.register_anchor = note
+    try:
+        yield noted
+    finally:
+        del autorefs.register_anchor
+
+
+class _Noting(logging.Handler):
+    def __init__(self, noted: list[logging.LogRecord]) -> None:
+        super().__init__(logging.WARNING)
+        self._noted = noted
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._noted.append(record)
+
+
+@contextmanager
+def _warnings() -> Iterator[list[logging.LogRecord]]:
+    """Note what is warned of meanwhile; where warnings are not even made, one is assumed."""
+    noted: list[logging.LogRecord] = []
+    logger = logging.getLogger("mkdocs")
+    if not logger.isEnabledFor(logging.WARNING):
+        noted.append(logging.LogRecord("", logging.WARNING, "", 0, "warnings are off", None, None))
+    handler = _Noting(noted)
+    logger.addHandler(handler)
+    try:
+        yield noted
+    finally:
+        logger.removeHandler(handler)
+
+
+class Imports:
+    """Which files of a folder a module depends on: its own, and those of everything that it imports, and so on.
+
+    Parameters:
+        folder: The folder of the packages.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._direct: dict[Path, tuple[Path, ...]] = {}
+
+    def digest(self, identifier: str) -> str:
+        """Return a digest over the files that an object's page depends on; empty where it is not in the folder."""
+        found: set[Path] = set()
+        waiting = list(self._files(identifier))
+        while waiting:
+            path = waiting.pop()
+            if path not in found:
+                found.add(path)
+                waiting += self._imported(path)
+        names = sorted(path.relative_to(self._folder).as_posix() for path in found)
+        return files_digest(self._folder, names) if names else ""
+
+    def _files(self, name: str) -> tuple[Path, ...]:
+        """Return the files of the longest part of a dotted name that is a module, packages above it included.
+
+        A package that is named itself counts with everything in it, since its page may show all of that.
+        """
+        parts = name.split(".")
+        for end in range(len(parts), 0, -1):
+            place = self._folder.joinpath(*parts[:end])
+            above = [self._folder.joinpath(*parts[:depth], "__init__.py") for depth in range(1, end)]
+            own = (
+                sorted(place.rglob("*.py*"))
+                if place.is_dir()
+                else [place.with_suffix(".py"), place.with_suffix(".pyi")]
+            )
+            if any(path.is_file() for path in own):
+                return tuple(path for path in (*above, *own) if path.is_file() and path.suffix in {".py", ".pyi"})
+        return ()
+
+    def _imported(self, path: Path) -> tuple[Path, ...]:
+        if path not in self._direct:
+            here = path.relative_to(self._folder).with_suffix("").parts
+            package = here[:-1]  # of a package's own file, too: its last part is `__init__`
+            names: set[str] = set()
+            try:
+                tree = ast.parse(path.read_bytes())
+            except (SyntaxError, ValueError):
+                tree = ast.Module([], [])
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import):
+                    names |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    above = package[: len(package) - node.level + 1] if node.level else ()
+                    base = ".".join((*above, *filter(None, [node.module])))
+                    names |= {f"{base}.{alias.name}" if base else alias.name for alias in node.names}
+            self._direct[path] = tuple(one for name in sorted(names) for one in self._module(name))
+        return self._direct[path]
+
+    def _module(self, name: str) -> tuple[Path, ...]:
+        """Return the files that importing a name runs: of a package, its own file only."""
+        parts = name.split(".")
+        tried = [self._folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
+        files = [file for place in tried for file in (place / "__init__.py", place.with_suffix(".py"))]
+        return tuple(file for file in files if file.is_file())

@@ -1,0 +1,146 @@
+"""API pages that are remembered are those that mkdocstrings would render, and nothing that was told is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bookproof.api_pages import Imports
+
+if TYPE_CHECKING:
+    from conftest import Build, TinySite
+
+SHOP = '''
+    """Shop, see [`shop.till.Till`][]."""
+
+    from shop.till import Till
+
+    __all__ = ["Till", "sell"]
+
+    def sell(price: int) -> Till:
+        """Sell.
+
+        Parameters:
+            price: In cents.
+
+        ## Heading of a docstring
+
+        Text with `code`, [a link](other.md) and
+
+        | a | b |
+        |---|---|
+        | 1 | 2 |
+        """
+        return Till(price)
+'''
+TILL = '''
+    """Till."""
+
+    class Till:
+        """A till."""
+
+        def __init__(self, cents: int) -> None:
+            """Open it."""
+            self.cents = cents
+            """What is in it."""
+'''
+
+
+@pytest.fixture
+def book(site: TinySite) -> TinySite:
+    site.plugins = "  - autorefs\n  - mkdocstrings: {handlers: {python: {paths: [src], options: {show_source: false}}}}"
+    site.options = 'outputs: ""\ncache: .bookproof'
+    site.write("src/shop/__init__.py", SHOP)
+    site.write("src/shop/till.py", TILL)
+    site.write("docs/other.md", "# Other\n\n::: shop.till\n")
+    site.write(
+        "docs/index.md",
+        "# Home\n\n[sell][shop.sell], [its heading][shop.sell--heading-of-a-docstring]\n\n::: shop.sell\n",
+    )
+    return site
+
+
+def contents(built: Build) -> dict[str, bytes]:
+    assert built.returncode == 0, built.log
+    return {str(path.relative_to(built.site)): path.read_bytes() for path in built.site.rglob("*") if path.is_file()}
+
+
+def remembered(site: TinySite) -> set[str]:
+    return {path.name for path in (site.root / ".bookproof/api").rglob("*.json")}
+
+
+@pytest.mark.site
+def test_remembered_pages_and_the_inventory_are_those_of_a_build_without_memory(book: TinySite) -> None:
+    """Also where one page is known and the other is not, and after an edit of either module."""
+    cold = contents(book.build("--strict"))
+    kept = remembered(book)
+    assert kept
+    assert contents(book.build("--strict")) == cold
+    assert remembered(book) == kept
+    edits = {
+        "src/shop/till.py": TILL.replace("What is in it", "Cents in it"),
+        "src/shop/__init__.py": SHOP.replace("import Till", "import Till, Till as Register"),
+        "docs/other.md": "# Other\n\n::: shop.till\n    options:\n      show_bases: false\n",
+    }
+    for name, text in edits.items():
+        book.write(name, text)
+        warm = contents(book.build("--strict"))
+        assert warm != cold
+        book.options = 'outputs: ""\ncache: ""'
+        cold = contents(book.build("--strict"))
+        book.options = 'outputs: ""\ncache: .bookproof'
+        assert warm == cold
+
+
+@pytest.mark.site
+def test_what_mkdocstrings_warns_of_is_told_in_every_build(book: TinySite) -> None:
+    book.write("src/shop/__init__.py", SHOP.replace("price: In cents", "prize: In cents"))
+    first = book.build("-q")  # in which no warning is even made
+    assert first.returncode == 0, first.log
+    for _ in range(2):
+        built = book.build("--strict")
+        assert built.returncode == 1
+        assert "prize" in built.log
+
+
+@pytest.mark.site
+def test_an_example_in_a_docstring_is_run_in_every_build(book: TinySite) -> None:
+    book.write(
+        "src/shop/till.py",
+        TILL.replace(
+            '"""A till."""', '"""A till.\n\n        ```bash exec="on"\n        echo ran\n        ```\n        """'
+        ),
+    )
+    for _ in range(2):
+        assert "1 example run" in book.build("--strict").html("other")
+
+
+def test_a_module_depends_on_what_it_imports_and_on_nothing_else(tmp_path: Path) -> None:
+    files = {
+        "a/__init__.py": "",
+        "a/one.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from a import two\n",
+        "a/two.py": "def f():\n    from . import three\n",
+        "a/three.py": "import a.sub.deep as d\n",
+        "a/sub/__init__.py": "",
+        "a/sub/deep.py": "from ..four import *\n",
+        "a/four.py": "",
+        "a/apart.py": "",
+        "b.py": "import os\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    def changed(name: str) -> set[str]:
+        before = {one: Imports(tmp_path).digest(one) for one in ("a", "a.one.f", "a.sub", "b", "b.c")}
+        (tmp_path / name).write_text(files[name] + "\n")
+        return {one for one, digest in before.items() if Imports(tmp_path).digest(one) != digest}
+
+    assert Imports(tmp_path).digest("os") == ""
+    assert changed("a/apart.py") == {"a"}
+    assert changed("a/one.py") == {"a", "a.one.f"}
+    assert changed("a/four.py") == {"a", "a.one.f", "a.sub"}
+    assert changed("a/sub/__init__.py") == {"a", "a.one.f", "a.sub"}
+    assert changed("b.py") == {"b", "b.c"}
