@@ -19,7 +19,18 @@ from typing import Any
 
 import pytest
 
-from sovereign_agent import automation, context, coordination, delivery, heartbeat, mechanisms, memory, pulse, trace
+from sovereign_agent import (
+    archive,
+    automation,
+    context,
+    coordination,
+    delivery,
+    heartbeat,
+    mechanisms,
+    memory,
+    pulse,
+    trace,
+)
 from sovereign_agent.errors import Category, Refusal, shorten, shown
 from sovereign_agent.ids import SeededIds
 from sovereign_agent.isolation import IsolationPolicy
@@ -98,6 +109,8 @@ def fill(root: Path) -> Ledger:
         context.append_message(ledger, "c", role, "text")
     context.compact_one(ledger, "c", done)
     context.append_message(ledger, "c", "assistant", "x", tool_calls=["c1"])
+    heartbeat.beat(ledger, "older", now=T0 - timedelta(days=2))
+    archive.archive_before(ledger, T0 - timedelta(days=1))
     return ledger
 
 
@@ -228,6 +241,7 @@ CASES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     ),
     "status": (trace.status, {"limit": 5}),
     "events": (trace.events, {"subject": "a", "after_seq": 0, "limit": 5}),
+    "archive_before": (archive.archive_before, {"before": T0, "to": "archive.db", "now": LATER}),
     "record_refusal": (record_refusal, {"refusal": Refusal("tools", "x", "y", "z"), "now": T0}),
 }
 FREE: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
@@ -243,7 +257,7 @@ FREE: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     "Weights": (memory.Weights, dict.fromkeys(("lexical", "recency", "mmr_lambda"), 0.5)),
     "Refusal": (Refusal, {"category": "tools", "subject": "s", "why": "w", "remedy": "r"}),
 }
-PARTS = {"keywords": "keyword"}  # a part of the argument is what the message names
+PARTS = {"keywords": "keyword", "to": "file"}  # a part of the argument is what the message names
 
 
 def attempt(call: Callable[..., object], given: dict[str, Any], name: str) -> None:
@@ -258,7 +272,8 @@ def attempt(call: Callable[..., object], given: dict[str, Any], name: str) -> No
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_hostile_argument_is_answered_and_named(case: str, tmp_path: Path) -> None:
+def test_a_hostile_argument_is_answered_and_named(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where the archives go
     call, good = CASES[case]
     ledger = fill(tmp_path)
     for name in good:
@@ -357,6 +372,7 @@ READERS: dict[str, Calls] = {
         lambda ledger: memory.forget(ledger, "m"),
     ),
     "events": (lambda ledger: trace.sequence_diagram(trace.events(ledger)),),
+    "archives": (archive.list_archives,),
 }
 """What reads a table, by the beginning of the table's name."""
 READERS |= dict.fromkeys(("context",), READERS["transcript"])
@@ -542,7 +558,7 @@ def test_a_writing_function_refuses_a_ledger_that_it_cannot_write(writer: str, t
             call(ledger, **watched)
         assert caught.value.category is Category.LEDGER
         assert trace.events(ledger) == before
-    with pytest.raises(Refusal, match="closed"):
+    with pytest.raises(Refusal, match=r"closed|read-only"):
         call(ledger, **watched)
     assert ran == []
 

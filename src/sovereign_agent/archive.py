@@ -23,7 +23,7 @@ from pathlib import Path
 
 from .clock import as_utc, from_text, to_text
 from .errors import Category, Refusal, shorten
-from .ledger import Ledger, Transaction
+from .ledger import Ledger, Transaction, readable
 
 APPLICATION_ID = 0x53564141
 """Marks a file as an archive (`PRAGMA application_id`): "SVAA" in ASCII."""
@@ -151,13 +151,15 @@ def archive_before(
     at = ledger.now(now)
     limit = as_utc("before", before)
     if limit > at:
-        raise ValueError(f"before must not lie ahead of {to_text(at)}, the time of this call: {to_text(limit)}")
+        raise ValueError(f"before must not lie ahead of now, which is {to_text(at)}: {to_text(limit)}")
     path = _target(ledger, limit, to)
     if ledger.in_transaction:
         raise _refuse(ledger.path, "an archive cannot start inside a transaction", "call it outside read() and write()")
     if ledger.read_only:
         raise _refuse(ledger.path, "it was opened read-only", "open it without read_only to archive")
-    if not path.exists():
+    with _refusing(path):
+        there = path.exists()
+    if not there:
         with ledger.read() as tx:
             rows = {part.table: _closed(tx, part, limit) for part in PARTS}
             columns = {part.table: _columns(tx, part) for part in PARTS}
@@ -202,8 +204,12 @@ def list_archives(ledger: Ledger) -> tuple[Archive, ...]:
     """
     with ledger.read() as tx:
         rows = tx.all("SELECT * FROM archives ORDER BY archive")
-    return tuple(
-        Archive(
+    return tuple(map(_recorded, rows))
+
+
+def _recorded(row: sqlite3.Row) -> Archive:
+    with readable(f"archive {row['archive']}"):
+        return Archive(
             Path(row["file"]),
             from_text(row["before"]),
             row["digest"],
@@ -211,8 +217,6 @@ def list_archives(ledger: Ledger) -> tuple[Archive, ...]:
             row["archive"],
             from_text(row["archived_at"]),
         )
-        for row in rows
-    )
 
 
 def digest_of(before: datetime, rows: _Rows) -> str:
