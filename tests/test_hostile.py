@@ -35,6 +35,7 @@ from sovereign_agent.errors import Category, Refusal, shorten, shown
 from sovereign_agent.ids import SeededIds
 from sovereign_agent.isolation import IsolationPolicy
 from sovereign_agent.ledger import Ledger, record_refusal
+from sovereign_agent.sandbox import Sandbox
 from sovereign_agent.tools import Tool, ToolCatalog
 
 T0 = datetime(2026, 1, 5, 8, tzinfo=UTC)
@@ -116,6 +117,7 @@ def fill(root: Path) -> Ledger:
 
 TOOL = Tool("t", "desc", ("k",))
 CATALOG = ToolCatalog([TOOL])
+POLICY = IsolationPolicy(allowed_tools={"t"})
 CLAIM = coordination.SessionClaim("s", "h", 1, T0)
 
 CASES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
@@ -247,6 +249,25 @@ CASES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
 FREE: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     "authorize": (CATALOG.authorize, {"tool": "t", "policy": IsolationPolicy(allowed_tools={"t"}), "ledger": None}),
     "discover": (CATALOG.discover, {"query": "t", "limit": 3}),
+    "IsolationPolicy": (
+        IsolationPolicy,
+        {
+            "filesystem_roots": ["/"],
+            "network_hosts": ["a.example"],
+            "credential_names": ["A"],
+            "allowed_tools": ["a"],
+            "denied_tools": ["b"],
+        },
+    ),
+    "authorize_path": (POLICY.authorize_path, {"path": "/"}),
+    "open_path": (lambda **given: POLICY.open_path(**given).close(), {"path": "/none", "mode": "rb"}),
+    "authorize_network": (POLICY.authorize_network, {"host": "a.example"}),
+    "authorize_credential": (POLICY.authorize_credential, {"name": "A"}),
+    "authorize_tool": (POLICY.authorize_tool, {"name": "t"}),
+    "Sandbox.run": (
+        Sandbox("/bin/false", "no sandbox at all").run,
+        {"argv": ["true"], "policy": POLICY, "timeout_seconds": 1, "cwd": None, "input": b"", "read_only": ()},
+    ),
     "Tool": (Tool, {"name": "n", "description": "d", "keywords": ("k",)}),
     "ToolCatalog": (ToolCatalog, {"tools": [TOOL]}),
     "SessionClaim": (

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .clock import as_utc, system_clock, to_text
-from .errors import Category, Refusal, shorten
+from .errors import Category, Refusal, shorten, shown
 from .text import canonical_name, is_plain_name
 
 BASE_ENVIRONMENT = {
@@ -261,9 +261,9 @@ class IsolationPolicy:
             ValueError: `mode` is not one of those.
         """
         if not isinstance(mode, str):
-            raise TypeError(f"mode must be text, not {type(mode).__name__}: {mode!r}")
+            raise TypeError(f"mode must be text, not {type(mode).__name__}: {shown(mode)}")
         if not re.fullmatch(r"[rwax](\+?[bt]?|[bt]\+)", mode):
-            raise ValueError(f"mode must be r, w, a or x, with + and b or t as for open: {mode!r}")
+            raise ValueError(f"mode must be r, w, a or x, with + and b or t as for open: {shown(mode)}")
         root, target = self._locate(path)
         relative = str(target.relative_to(root.path))
 
@@ -289,7 +289,7 @@ class IsolationPolicy:
             TypeError: `host` is no text.
         """
         if not isinstance(host, str):
-            raise TypeError(f"host must be text, not {type(host).__name__}: {host!r}")
+            raise TypeError(f"host must be text, not {type(host).__name__}: {shown(host)}")
         try:
             asked = parse_host(host)
         except ValueError as error:
@@ -330,7 +330,7 @@ class IsolationPolicy:
             TypeError: `name` is no text.
         """
         if not isinstance(name, str):
-            raise TypeError(f"name must be text, not {type(name).__name__}: {name!r}")
+            raise TypeError(f"name must be text, not {type(name).__name__}: {shown(name)}")
         canonical = canonical_name(name)
         if canonical in self.denied_tools:
             raise Refusal(Category.TOOLS, name, "the policy denies it", "remove it from denied_tools")
@@ -494,7 +494,7 @@ def _pieces(path: str) -> list[str]:
 def _path_text(name: str, path: object) -> str:
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
-        raise TypeError(f"{name} must be text or a path, not {type(path).__name__}: {path!r}")
+        raise TypeError(f"{name} must be text or a path, not {type(path).__name__}: {shown(path)}")
     return text
 
 
@@ -509,7 +509,7 @@ def _unusable(path: str | Path, error: OSError | ValueError) -> Refusal:
 def _pin(root: str | Path) -> PinnedRoot:
     text = _path_text("filesystem_roots", root)
     if not text.strip() or "\0" in text:
-        raise ValueError(f"filesystem_roots must hold no empty path and no NUL character: {text!r}")
+        raise ValueError(f"filesystem_roots must hold no empty path and no NUL character: {shown(text)}")
     try:
         path = resolve(text)
         status = path.lstat()
@@ -711,7 +711,7 @@ def _members(name: str, values: Iterable[Any]) -> tuple[Any, ...]:
 
 def _entry(host: object) -> Host:
     if not isinstance(host, str):
-        raise TypeError(f"network_hosts must hold text, not {type(host).__name__}: {host!r}")
+        raise TypeError(f"network_hosts must hold text, not {type(host).__name__}: {shown(host)}")
     try:
         return parse_host(host, wildcard=True)
     except ValueError as error:
@@ -728,9 +728,9 @@ def _variable(name: object) -> str:
 
 def _tool(argument: str, name: object) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"{argument} must hold text, not {type(name).__name__}: {name!r}")
+        raise TypeError(f"{argument} must hold text, not {type(name).__name__}: {shown(name)}")
     if not is_plain_name(name):
-        raise ValueError(f"{argument} must hold visible names: {name!r}")
+        raise ValueError(f"{argument} must hold visible names: {shown(name)}")
     return canonical_name(name)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .clock import as_utc, seconds, system_clock
-from .errors import Category, Refusal, shorten
+from .errors import Category, Refusal, shorten, shown
 from .isolation import BASE_ENVIRONMENT, Act, Experiment, IsolationPolicy, ProbeReport, kernel_name
 
 if TYPE_CHECKING:
@@ -124,13 +124,15 @@ class Sandbox:
             ValueError: `argv` is empty or holds NUL, or a number is out of range.
         """
         command = _checked_argv(argv)
+        if not isinstance(policy, IsolationPolicy):
+            raise TypeError(f"policy must be an IsolationPolicy, not {type(policy).__name__}: {shown(policy)}")
         limit = seconds("timeout_seconds", timeout_seconds, minimum=0.1).total_seconds()
         if not isinstance(input, bytes):
             raise TypeError(f"input must be bytes, not {type(input).__name__}")
         if isinstance(output_limit_bytes, bool) or not isinstance(output_limit_bytes, int):
-            raise TypeError(f"output_limit_bytes must be a whole number: {output_limit_bytes!r}")
+            raise TypeError(f"output_limit_bytes must be a whole number: {shown(output_limit_bytes)}")
         if output_limit_bytes < 0:
-            raise ValueError(f"output_limit_bytes must not be negative: {output_limit_bytes!r}")
+            raise ValueError(f"output_limit_bytes must not be negative: {shown(output_limit_bytes)}")
         if self.executable is None:
             raise _refused(command[0], self.reason, "install bubblewrap, or allow user namespaces")
         options = [*_NAMESPACES, *_system_mounts(), *_binds(policy, read_only), "--chdir", _start(policy, cwd)]
@@ -242,8 +244,8 @@ def _system_mounts() -> list[str]:
 
 def _binds(policy: IsolationPolicy, read_only: Iterable[str | Path]) -> list[str]:
     """Bind outer directories before inner ones, so that neither hides the other; on one path read-only wins."""
-    if isinstance(read_only, str | os.PathLike):
-        raise TypeError(f"read_only must be a sequence of paths, not one: {shorten(read_only)}")
+    if isinstance(read_only, str | bytes | os.PathLike) or not isinstance(read_only, Iterable):
+        raise TypeError(f"read_only must be a sequence of paths, not {type(read_only).__name__}: {shorten(read_only)}")
     places: dict[str, str] = {}
     for root in policy.roots:
         if not root.is_in_place():
@@ -251,10 +253,22 @@ def _binds(policy: IsolationPolicy, read_only: Iterable[str | Path]) -> list[str
         places[str(root.path)] = "--bind"
     for place in read_only:
         # A link stays a link in name: the command asks for what it leads to by this name.
-        places[os.path.abspath(place)] = "--ro-bind"  # noqa: PTH100
+        places[_absolute(place)] = "--ro-bind"
     for path in places:
         _bindable(path)
     return [word for path in sorted(places, key=lambda p: p.count("/")) for word in (places[path], path, path)]
+
+
+def _absolute(place: object) -> str:
+    text = os.fspath(place) if isinstance(place, os.PathLike) else place
+    if not isinstance(text, str):
+        raise TypeError(f"read_only must hold paths, not {type(place).__name__}: {shown(place)}")
+    if not text or "\0" in text:
+        raise ValueError(f"read_only must hold no empty path and no NUL character: {shown(text)}")
+    try:
+        return os.path.abspath(text)  # noqa: PTH100 - a link keeps its name
+    except OSError as error:  # the current directory is gone
+        raise _refused(text, (error.strerror or str(error)).lower(), "name it by its absolute path") from error
 
 
 def _bindable(path: str) -> None:
@@ -268,6 +282,8 @@ def _bindable(path: str) -> None:
 
 def _start(policy: IsolationPolicy, cwd: str | Path | None) -> str:
     if cwd is not None:
+        if not isinstance(cwd, str | os.PathLike):
+            raise TypeError(f"cwd must be text or a path, not {type(cwd).__name__}: {shown(cwd)}")
         return str(policy.authorize_path(cwd))
     return str(policy.roots[0].path) if policy.roots else "/tmp"  # noqa: S108 - the private one inside
 
