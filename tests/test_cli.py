@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -288,6 +289,25 @@ def test_every_option_has_a_help_text(name: str) -> None:
     for option in cli.commands[name].params:
         assert isinstance(option, click.Option)
         assert option.help
+
+
+def test_every_command_that_a_message_advises_exists() -> None:
+    advised = {
+        word
+        for path in Path(mechanisms.__file__).parent.glob("*.py")
+        for word in re.findall(r"sovereign-agent ([a-z]+)", path.read_text(encoding="utf-8"))
+    }
+    assert advised - {"has"} == set(cli.commands)  # "a newer sovereign-agent has written it"
+
+
+@pytest.mark.parametrize("command", ["mechanisms", "status", "events"])
+def test_a_root_that_is_a_file_is_one_line(run: Any, tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").write_text("kept")
+    code, out, err = run(command, "--root", tmp_path / "file")
+    assert (code, out) == (1, "")
+    assert "not a directory" in err
+    assert len(err.splitlines()) == 1
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_both_ways_to_call_it_are_one_program(tmp_path: Path) -> None:

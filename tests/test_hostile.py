@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sovereign_agent import (
     archive,
@@ -85,8 +89,21 @@ def hurry(ledger: Ledger) -> Ledger:
 
 
 def fill(root: Path) -> Ledger:
-    """Make a ledger with at least one row in every table."""
-    ledger = hurry(Ledger.open(root, clock=lambda: T0, ids=SeededIds(1)))
+    """Open a ledger with at least one row in every table."""
+    (root / ".sovereign").mkdir(parents=True, exist_ok=True)
+    (root / ".sovereign" / "ledger.db").write_bytes(filled())
+    return hurry(Ledger.open(root, clock=lambda: T0, ids=SeededIds(2)))
+
+
+@cache
+def filled() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        with hurry(Ledger.open(folder, clock=lambda: T0, ids=SeededIds(1))) as ledger:
+            fill_with_rows(ledger)
+        return ledger.path.read_bytes()
+
+
+def fill_with_rows(ledger: Ledger) -> None:
     for name in ("a", "b"):
         automation.create_automation(ledger, name, interval_seconds=60, payload="p", first_run_at=T0)
     automation.run_due(ledger, "b", fires, fail)
@@ -112,7 +129,6 @@ def fill(root: Path) -> Ledger:
     context.append_message(ledger, "c", "assistant", "x", tool_calls=["c1"])
     heartbeat.beat(ledger, "older", now=T0 - timedelta(days=2))
     archive.archive_before(ledger, T0 - timedelta(days=1))
-    return ledger
 
 
 TOOL = Tool("t", "desc", ("k",))
@@ -624,3 +640,74 @@ def test_a_child_forked_inside_a_write_neither_commits_nor_rolls_back_for_its_pa
         assert heartbeat.last_beat(ledger, "after")
         with ledger.read() as tx:
             assert tx.all("PRAGMA integrity_check")[0][0] == "ok"
+
+
+# Several mechanisms in one transaction
+
+STEPS: dict[str, Callable[[Ledger, int], object]] = {
+    "remember": lambda ledger, n: memory.remember(ledger, f"new-{n}", "text"),
+    "remember another": lambda ledger, n: memory.remember(ledger, "m", f"text {n}"),  # refused
+    "enqueue": lambda ledger, n: delivery.enqueue(ledger, f"new-{n}"),
+    "enqueue another": lambda ledger, n: delivery.enqueue(ledger, "d", n),  # refused
+    "begin": lambda ledger, _: delivery.begin_attempt(ledger, "d3"),
+    "fail": lambda ledger, n: delivery.record_delivery_failure(ledger, f"failed-{n % 2}", "down"),
+    "append": lambda ledger, _: context.append_message(ledger, "c", "user", "text"),
+    "answer": lambda ledger, _: context.append_message(ledger, "c", "tool", "text", tool_call_id="c1"),
+    "claim": lambda ledger, _: coordination.claim_session(ledger, "s", "h"),
+    "claim of a finished one": lambda ledger, _: coordination.claim_session(ledger, "s2", "h"),  # refused
+    "finish": lambda ledger, _: coordination.finish_session(ledger, CLAIM, "r"),  # refused once claimed again
+    "beat": lambda ledger, _: heartbeat.beat(ledger, "source"),
+    "signal": lambda ledger, n: pulse.record_signal(ledger, f"new-{n}", "k", {}),
+    "update": lambda ledger, _: automation.update(ledger, "a", max_failures=5),
+    "update of none": lambda ledger, _: automation.update(ledger, "none", max_failures=5),  # refused
+    "run": lambda ledger, _: automation.run_due(ledger, "a", fires, done),  # refused inside a transaction
+    "receipt": lambda ledger, _: CATALOG.authorize("t", POLICY, ledger=ledger),
+    "denied": lambda ledger, _: CATALOG.authorize(
+        "t", IsolationPolicy(), ledger=ledger
+    ),  # refused, recorded afterwards
+    "raise": lambda *_: 1 / 0,
+}
+EVIDENCE = {"refused_results"}  # kept also where the rest rolls back
+
+
+def content(ledger: Ledger) -> dict[str, list[tuple[object, ...]]]:
+    """Return every row, but for the evidence of refusals."""
+    with ledger.read() as tx:
+        tables = tx.all(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
+        )
+        found = {name: [tuple(row) for row in tx.all(f"SELECT * FROM {name}")] for (name,) in tables}
+    found["events"] = [row for row in found["events"] if row[2] not in ("refused", "session.result_kept")]
+    return {name: rows for name, rows in found.items() if name not in EVIDENCE}
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.booleans()), max_size=8))
+def test_several_mechanisms_in_one_write_stand_or_fall_together(steps: list[tuple[str, bool]]) -> None:
+    """Whatever is refused inside, caught or not: all of it is there, or nothing but the evidence of the refusals."""
+    with tempfile.TemporaryDirectory() as folder, fill(Path(folder)) as ledger:
+        before = content(ledger)
+        refused = 0
+        outcome = "committed"
+        try:
+            with ledger.write():
+                for number, (step, caught) in enumerate(steps):
+                    try:
+                        STEPS[step](ledger, number)
+                    except (Refusal, ZeroDivisionError) as error:
+                        refused += isinstance(error, Refusal) and error.category is not Category.LEDGER
+                        if not caught:
+                            raise
+        except (Refusal, ZeroDivisionError):
+            outcome = "rolled back"
+        after = content(ledger)
+        assert not ledger.in_transaction
+        if outcome == "rolled back":
+            assert after == before
+        else:
+            written = [step for step, _ in steps if step in ("remember", "enqueue", "append", "signal")]
+            assert sum(len(after[table]) - len(before[table]) for table in before if table != "events") >= len(written)
+        recorded = [event for event in trace.events(ledger) if event.kind == "refused"]
+        assert len(recorded) == 1 + refused  # one of `fill`
+        heartbeat.beat(ledger, "afterwards")
+        assert heartbeat.last_beat(ledger, "afterwards")

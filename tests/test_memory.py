@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import math
+import random
 import sqlite3
 import struct
 from collections.abc import Callable
@@ -642,6 +643,24 @@ def test_few_rows_are_scored_without_the_index(ledger: Ledger, monkeypatch: pyte
     remember(ledger, "two", "answer", visibility="actor:b")
     remember(ledger, "three", "answer", visibility="actor:a")
     assert len(recall(ledger, "answer", actor_id="a")) == 2
+
+
+def test_of_many_rows_the_index_scores_few(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, scored: list[str]) -> None:
+    """Counted instead of timed: what a recall costs is the rows that it loads and scores."""
+    pytest.importorskip("numpy")
+    rows = 1_000
+    monkeypatch.setattr(memory, "FAST_FROM", rows)
+    source = random.Random(7)
+    with ledger.write():
+        for number in range(rows):
+            remember(ledger, f"m{number}", f"note {number}", embedding=[source.gauss(0, 1) for _ in range(16)])
+    query = [source.gauss(0, 1) for _ in range(16)]
+    assert len(recall(ledger, "note", actor_id="a", query_embedding=query, limit=5)) == 5
+    assert len(scored) <= rows // 4
+    scored.clear()
+    monkeypatch.setattr(memory, "_find_index", lambda: None)
+    recall(ledger, "note", actor_id="a", query_embedding=query, limit=5)
+    assert len(scored) == rows
 
 
 def test_without_numpy_the_plain_functions_answer(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
