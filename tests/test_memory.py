@@ -653,8 +653,8 @@ def test_of_many_rows_the_index_scores_few(ledger: Ledger, monkeypatch: pytest.M
     source = random.Random(7)
     with ledger.write():
         for number in range(rows):
-            remember(ledger, f"m{number}", f"note {number}", embedding=[source.gauss(0, 1) for _ in range(16)])
-    query = [source.gauss(0, 1) for _ in range(16)]
+            remember(ledger, f"m{number}", f"note {number}", embedding=[source.gauss(0, 1) for _ in range(64)])
+    query = [source.gauss(0, 1) for _ in range(64)]
     assert len(recall(ledger, "note", actor_id="a", query_embedding=query, limit=5)) == 5
     assert len(scored) <= rows // 4
     scored.clear()
