@@ -53,7 +53,7 @@ def run_as_nobody(code: str, *arguments: str) -> subprocess.CompletedProcess[str
     The package is imported before the change of user, since the interpreter itself may live where only root can read.
     """
     start = (
-        "import os, sys, subprocess, encodings.idna, sovereign_agent.ledger\n"
+        "import os, sys, subprocess, encodings.idna, urllib.parse, sovereign_agent.ledger\n"
         "if os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
     )
     return subprocess.run(
