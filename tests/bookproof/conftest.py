@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
@@ -19,7 +19,8 @@ import pytest
 _SERVER = """
 import json, os, sys
 import markdown.extensions.toc, mkdocs.commands.build, mkdocs.contrib.search, mkdocs.theme
-import mkdocs_autorefs, mkdocstrings_handlers.python, pygments.lexers.python, pygments.formatters.html, pymdownx.highlight, pymdownx.snippets
+import mkdocs_autorefs, mkdocstrings_handlers.python, pymdownx.highlight, pymdownx.snippets
+import pygments.formatters.html, pygments.lexers.python
 from mkdocs.__main__ import cli
 import bookproof.plugin
 for line in sys.stdin:
@@ -123,6 +124,26 @@ plugins:
     def accept(self, page: str = "") -> Build:
         """Accept the outputs of one page, or of all."""
         return self.build("-q", "-d", str(self.root / "accepted"), BOOKPROOF_ACCEPT=page)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the heaviest end-to-end tests to CI, which leaves out nothing."""
+    for item in items:
+        if item.get_closest_marker("ci") and "CI" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="end to end, half a minute; set CI=true, as .ci/run does"))
+
+
+def _needs(there: object, otherwise: str) -> None:
+    if not there and "CI" in os.environ:
+        pytest.fail(f"{otherwise}, and nothing is skipped in CI")
+    if not there:
+        pytest.skip(otherwise)
+
+
+@pytest.fixture(scope="session")
+def needs() -> Callable[[object, str], None]:
+    """Skip a test where a tool is missing, with a reason; in CI that is an error."""
+    return _needs
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import importlib.util
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from bookproof.diagrams import Diagram, NodeError
 from bookproof.page import Failure
 
 ROOT = Path(__file__).parents[2]
+CHROMIUM = "/usr/bin/chromium"
 
 GOOD = {
     "flowchart": "flowchart LR\n  A[one] -->|yes| B{two}\n",
@@ -299,12 +301,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.site
 @pytest.mark.browser
-def test_diagrams_are_drawn_from_the_site_alone_in_both_palettes_and_after_instant_navigation(served: str) -> None:
+def test_diagrams_are_drawn_from_the_site_alone_in_both_palettes_and_after_instant_navigation(
+    served: str, needs: Callable[[object, str], None]
+) -> None:
     """Every other host is blocked, and asked for nothing; arrow heads take the palette's colour."""
-    sync_api = pytest.importorskip("playwright.sync_api")
+    needs(importlib.util.find_spec("playwright") is not None, "playwright is not installed")
+    needs(Path(CHROMIUM).is_file(), f"there is no {CHROMIUM}")
+    from playwright import sync_api
+
     heads = set()
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         for palette in ("light", "dark"):
             page = browser.new_page()
             asked: list[str] = []
