@@ -31,7 +31,7 @@ from sovereign_agent.automation import (
 )
 from sovereign_agent.cli import main
 from sovereign_agent.context import append_message, compact_one, render_context
-from sovereign_agent.coordination import claim_session, finish_session, register_host
+from sovereign_agent.coordination import claim_session, finish_session, register_host, release_session
 from sovereign_agent.delivery import (
     DeliveryStatus,
     begin_attempt,
@@ -315,6 +315,32 @@ def test_an_automation_goes_on_where_it_was(copy: Ledger) -> None:
     assert more.counts["automation_runs"] == 0, "the run of the latest slot stays"
 
 
+def test_the_latest_quiet_slot_stays_so_that_none_is_looked_at_twice(ledger: Ledger) -> None:
+    create_automation(ledger, "quiet", interval_seconds=60, payload="p", first_run_at=T0)
+    for n in range(3):
+        state = {"n": n}
+        run_due(
+            ledger,
+            "quiet",
+            lambda _, now=state: WatchDecision(fire=False, message="", state=now),
+            print,
+            now=minutes(n),
+        )
+    before = history(ledger, "quiet")
+    archive_before(ledger, minutes(30), now=minutes(60))
+    assert history(ledger, "quiet") == before
+    assert update(ledger, "quiet", next_run_at=T0, now=minutes(60)).cursor_at == minutes(3)
+
+
+def test_a_released_session_is_not_over(ledger: Ledger) -> None:
+    """It may be claimed again, so its row could change between the copy and the removal."""
+    register_host(ledger, "a", now=T0)
+    release_session(ledger, claim_session(ledger, "s", "a", now=T0), now=T0)
+    done = archive_before(ledger, minutes(30), now=minutes(60))
+    assert done is not None
+    assert done.counts["session_claims"] == 0
+
+
 # The only permitted delete
 
 
@@ -535,6 +561,32 @@ def test_contenders_make_one_archive_and_agree_on_it(grown: Path, tmp_path: Path
         (only,) = list_archives(ledger)
         assert rejoined(contents(ledger), only.path) == whole
     assert list((root / ".sovereign").glob("*.part")) == []
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(copy: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = copy.path.with_name("meanwhile.db")
+    fill = module._fill
+
+    def fill_while_another_writes(*arguments: Any) -> None:
+        fill(*arguments)
+        path.write_text("my notes")
+
+    monkeypatch.setattr(module, "_fill", fill_while_another_writes)
+    before = contents(copy)
+    with pytest.raises(Refusal, match="cannot be read as an archive"):
+        archive_before(copy, minutes(9), to=path)
+    assert path.read_text() == "my notes"
+    assert contents(copy) == before
+
+
+def test_what_a_killed_call_left_is_cleared_away(copy: Ledger) -> None:
+    path = copy.path.with_name("file.db")
+    left, other = (path.with_name(f"{name}.abc.part") for name in ("file.db", "other.db"))
+    left.write_text("half")
+    other.write_text("not ours")
+    archive_before(copy, minutes(9), to=path)
+    assert not left.exists()
+    assert other.exists()
 
 
 def test_a_writer_goes_on_while_rows_are_copied(copy: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -213,7 +213,7 @@ def _recorded(row: sqlite3.Row) -> Archive:
             Path(row["file"]),
             from_text(row["before"]),
             row["digest"],
-            json.loads(row["counts"]),
+            {part.table: json.loads(row["counts"])[part.table] for part in PARTS},
             row["archive"],
             from_text(row["archived_at"]),
         )
