@@ -351,14 +351,16 @@ def _example(page: _PageRun, language: str, written: dict[str, str], code: str, 
     if not options.execute or absent:
         status, detail = ("absent", ", ".join(absent)) if absent else ("off", options.why)
         page.record.examples.append(ExampleRecord(name, line, language, code, "", status, detail))
-        return _wrapped(page, name, line, _shown_only(page, language, code, options, md), f"not run: {detail}", md)
+        shown = _shown_only(page, language, code, options, md)
+        return _wrapped(page, line, shown, f"not run: {detail}", _attributes(page, name, options, status), md)
     outcome = page.book.runner.run(Example(name, line, language, code, options))
     status = "failed" if outcome.failure else "passed"
     record = ExampleRecord(name, line, language, code, outcome.output, status, rules=outcome.rules)
     page.record.examples.append(record)
     if outcome.failure:
         return page.fail(outcome.line or line, outcome.failure)
-    return _wrapped(page, name, line, _shown(page, record, options, md), _note(options, outcome), md)
+    shown, attributes = _shown(page, record, options, md), _attributes(page, name, options, status)
+    return _wrapped(page, line, shown, _note(options, outcome), attributes, md)
 
 
 def _shown(page: _PageRun, example: ExampleRecord, options: FenceOptions, md: Markdown) -> str:
@@ -406,13 +408,22 @@ def _shown_only(page: _PageRun, language: str, code: str, options: FenceOptions,
     return _shown(page, example, FenceOptions(display=options.display), md)
 
 
-def _wrapped(page: _PageRun, name: str, line: int, html: str, note: str, md: Markdown) -> str:
+def _attributes(page: _PageRun, name: str, options: FenceOptions, status: str) -> str:
+    """Return the attributes of the element that holds a block: what a style sheet or a lab finds it by."""
+    kinds = ["fails"] if options.raises or options.returncode else []
+    kinds += ["not-run"] if status != "passed" else []
+    kinds += ["lab"] if options.lab else []
+    classes = " ".join(["bookproof-example", *(f"bookproof-example--{kind}" for kind in kinds)])
+    anchor = escape(name if name in page.numbered else f"example-{name}")
+    return f'class="{classes}" id="{anchor}"' + (f' data-lab="{escape(name)}"' if options.lab else "")
+
+
+def _wrapped(page: _PageRun, line: int, html: str, note: str, attributes: str, md: Markdown) -> str:
     """Return a block's HTML in the element that names it, and keep markdown-exec's headings with it."""
     if not html and not note:
         return ""
-    element = f'<div class="bookproof-example" id="{escape(name if name in page.numbered else f"example-{name}")}">'
     told = f'<p class="bookproof-note">{escape(note)}</p>' if note else ""
-    wrapped = f"{element}\n{html}\n{told}</div>"
+    wrapped = f"<div {attributes}>\n{html}\n{told}</div>"
     page.shown[wrapped] = line
     if InsertHeadings.name in md.treeprocessors:
         headings: Any = md.treeprocessors[InsertHeadings.name]

@@ -68,6 +68,7 @@ class FenceOptions:
     """`page`: the page's scratch folder; `root`: the repository."""
     tabs: tuple[str, str] = ("Source", "Result")
     lab: bool = False
+    """Whether readers may run this block in their browser."""
     display: Mapping[str, str] = field(default_factory=dict)
     """Options that only concern how the source is shown: title, hl_lines, linenums."""
 
@@ -77,9 +78,9 @@ SOURCES = ("above", "below", "block", "tabbed-left", "tabbed-right", "none")
 RESULTS = ("text", "markdown", "html", "mermaid", "none")
 """How a block's output is shown; any other value is the name of a Pygments lexer."""
 _DISPLAY = ("title", "hl_lines", "linenums")
-_COMMON = ("exec", "why", "id", "source", "result", "timeout", "host", "normalise", "workdir", "tabs", "lab", *_DISPLAY)
+_COMMON = ("exec", "why", "id", "source", "result", "timeout", "host", "normalise", "workdir", "tabs", *_DISPLAY)
 _KNOWN = {
-    "python": (*_COMMON, "session", "raises"),
+    "python": (*_COMMON, "session", "raises", "lab"),
     "bash": (*_COMMON, "returncode"),
     "console": (*_COMMON, "returncode"),
 }
@@ -127,7 +128,7 @@ def parse(language: str, written: Sequence[tuple[str, str]], settings: Settings)
         lab="lab" in given,
         display={key: given[key] for key in _DISPLAY if key in given},
     )
-    return options, complaints + _values(proper, options, given)
+    return options, complaints + _values(proper, options, given) + (_lab(options) if options.lab else [])
 
 
 def _opted_out(given: Mapping[str, str], complaints: list[str]) -> tuple[FenceOptions, list[str]]:
@@ -176,6 +177,11 @@ def _values(language: str, options: FenceOptions, given: Mapping[str, str]) -> l
     if options.id and not options.id.replace("-", "").replace("_", "").isalnum():
         complaints.append(f"id is made of letters, digits, - and _, not {options.id!r}")
     return complaints
+
+
+def _lab(options: FenceOptions) -> list[str]:
+    complaints = [] if options.id else ['a lab is found by its name: give it id="..."']
+    return complaints + (['a lab shows its source: source="none" would hide it'] if options.source == "none" else [])
 
 
 def _is_lexer(name: str) -> bool:

@@ -75,6 +75,7 @@ class TinySite:
     options: str = 'outputs: ""'
     extensions: str = ""
     plugins: str = ""
+    theme: str = "<html><body>{{ page.content }}</body></html>"
     environment: dict[str, str] = field(default_factory=dict)
 
     def write(self, path: str, text: str) -> Path:
@@ -85,8 +86,8 @@ class TinySite:
         return target
 
     def configure(self) -> None:
-        """Write the configuration and a theme that shows nothing but the page."""
-        self.write("theme/main.html", "<html><body>{{ page.content }}</body></html>")
+        """Write the configuration and the theme, which shows nothing but the page unless told otherwise."""
+        self.write("theme/main.html", self.theme)
         options = "".join(f"\n      {line}" for line in self.options.splitlines())
         text = f"""\
 site_name: tiny

@@ -182,6 +182,7 @@ def test_a_block_that_is_meant_to_fail_is_shown_failing(site: TinySite) -> None:
     assert "fails as it should: raises Refusal" in html
     assert "refused" in html
     assert "fails as it should: exit code 3" in html
+    assert site.build().html().count('class="bookproof-example bookproof-example--fails"') == 2
 
 
 def test_markdown_that_a_block_prints_is_rendered_and_its_links_are_checked(site: TinySite) -> None:
@@ -201,6 +202,34 @@ def test_markdown_that_a_block_prints_is_rendered_and_its_links_are_checked(site
     assert 'style="text-align: right;">1</td>' in html
     assert 'href="other/"' in html
     assert "<p><div" not in html
+
+
+def test_printed_headings_and_tables_keep_what_they_mean(site: TinySite) -> None:
+    """A heading stands in the table of contents; a caption, a scope and the heads of a table stay what they are."""
+    site.theme = (
+        "{% for one in page.toc.items %}[{{ one.title }}: {{ one.children[0].url }}]{% endfor %}{{ page.content }}"
+    )
+    site.write(
+        "docs/index.md",
+        """
+        # Home
+
+        ```python exec="on" id="made" source="none" result="markdown"
+        print("## Printed\\n\\n| head |\\n|---|\\n| cell |\\n")
+        print('<table><caption>What</caption><tr><th scope="row">a</th><td>1</td></tr></table>')
+        ```
+        """,
+    )
+    html = site.build("--strict").html()
+    assert "[Home: #made-printed]" in html
+    assert "<thead>\n<tr>\n<th>head</th>" in html
+    assert '<table><caption>What</caption><tr><th scope="row">a</th><td>1</td></tr></table>' in html
+
+
+def test_a_lab_is_found_by_its_name(site: TinySite) -> None:
+    site.write("docs/index.md", '```python exec="on" id="sum" lab\nprint(1 + 1)\n```\n')
+    element = '<div class="bookproof-example bookproof-example--lab" id="example-sum" data-lab="sum">'
+    assert element in site.build("--strict").html()
 
 
 def test_a_dead_link_that_a_block_prints_is_red(site: TinySite) -> None:

@@ -136,6 +136,7 @@ def test_options_are_typed() -> None:
         "host": "userns, openat2",
         "normalise": "times",
         "lab": "lab",
+        "id": "sum",
         "tabs": "A|B",
     }
     options, complaints = parse("python", tuple(written.items()), Settings())
