@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from .errors import shown
+
 Clock = Callable[[], datetime]
 """A source of aware instants; a `Ledger` has one."""
 
@@ -33,13 +35,13 @@ def as_utc(name: str, value: object) -> datetime:
         ValueError: The value is naive, or cannot be expressed in UTC between the years 1 and 9999.
     """
     if not isinstance(value, datetime):
-        raise TypeError(f"{name} must be an aware datetime, not {type(value).__name__}: {_shown(value)}")
+        raise TypeError(f"{name} must be an aware datetime, not {type(value).__name__}: {shown(value)}")
     if value.tzinfo is None or value.utcoffset() is None:
-        raise ValueError(f"{name} must be aware (it has no time zone): {_shown(value)}")
+        raise ValueError(f"{name} must be aware (it has no time zone): {shown(value)}")
     try:
         return value.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{name} is outside the years 1 to 9999: {_shown(value)}") from None
+        raise ValueError(f"{name} is outside the years 1 to 9999: {shown(value)}") from None
 
 
 def to_text(value: datetime) -> str:
@@ -70,9 +72,9 @@ def seconds(name: str, value: object, *, minimum: float = 1, maximum: float = MA
         ValueError: The value is not finite, below the minimum, or above the maximum.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}: {_shown(value)}")
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}: {shown(value)}")
     if not minimum <= value <= maximum:  # NaN fails every comparison
-        raise ValueError(f"{name} must lie between {minimum} and {maximum} seconds: {_shown(value)}")
+        raise ValueError(f"{name} must lie between {minimum} and {maximum} seconds: {shown(value)}")
     return timedelta(seconds=value)
 
 
@@ -82,11 +84,3 @@ def later(value: datetime, duration: timedelta) -> datetime:
         return value + duration
     except OverflowError:
         return datetime.max.replace(tzinfo=UTC)
-
-
-def _shown(value: object) -> str:
-    """Return what `errors.shown` does for most values; no module of the base imports another one beside it."""
-    try:
-        return f"{value!r:.200}"
-    except Exception:
-        return f"<{type(value).__name__} that cannot be shown>"
