@@ -84,6 +84,8 @@ class _PageRun:
         self.record.claims.extend(found)
         self.record.failures.extend(complaints)
         self.waiting: list[Fence] = list(scan(source.text))
+        self.unseen = 0
+        """How many of the page's own fences were handed over that the scan does not have."""
         self.shown: dict[str, int] = {}
         """HTML of each claimed fence that is to stand in the page, and its line."""
         self.depth = 0
@@ -326,6 +328,7 @@ def _example(page: _PageRun, language: str, written: dict[str, str], code: str, 
     """Check, run and show one claimed fence."""
     fence = page.take(language, written, code)
     line = fence.line if fence else 0
+    page.unseen += fence is None and md is page.md
     number = len(page.ids) + 1
     options, complaints = parse(
         language, tuple(written.items()) if fence is None else fence.options, page.book.settings
@@ -457,7 +460,11 @@ def _diagram(page: _PageRun, written: dict[str, str], text: str) -> str:
 
 
 def _reconcile(page: _PageRun, html: str) -> None:
-    """Note everything that the source holds and the page does not show."""
+    """Note everything that the source holds and the page does not show, and the other way round."""
+    if page.unseen and "8<" not in page.source.text:  # a snippet brings fences that stand elsewhere
+        stray = [fence.line for fence in scan(page.source.text) if fence.problem]
+        told = "the renderer and the scan of this page disagree about where its fences end: is one never closed?"
+        page.fail(stray[0] if stray else 0, told)
     for fence in page.waiting:
         claimed = fence.language.lower() in {*CLAIMED, *ALIASES, "mermaid"}
         options = [key for key, _ in fence.options if key in _MARKERS]

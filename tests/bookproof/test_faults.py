@@ -83,6 +83,11 @@ FAULTS = {
     "misspelt language": ('```pyhton exec="on"\npass\n```', 1, "pyhton is no language that is run"),
     "same id twice": ('```bash exec="on" id="a"\ntrue\n```\n\n```bash exec="on" id="a"\ntrue\n```', 5, "has the id a"),
     "never closed": ('```python exec="on"\npass\n', 1, "the fence is never closed"),
+    "stray fences before it": (
+        '    ~~~python exec="on"\n    ~~~\n    ~~~\n\n```bash exec="on"\n```\n```\n\n```bash exec="on"\ntrue\n```\n```',
+        3,
+        "disagree about where its fences end",
+    ),
     "closed by a longer fence": ('```python exec="on"\npass\n````\n\ntext', 1, "would not have run"),
     "not indented enough": ('!!! note\n\n    ```python exec="on"\n  pass\n    ```', 3, "would not have run"),
     "on the line of a list marker": ('- ```python exec="on"\n  pass\n  ```', 1, "cannot begin on the line of a list"),
