@@ -167,10 +167,10 @@ def archive_before(
             return None
         _write_file(path, limit, columns, rows)
     _settle(path)
-    found = verify_archive(path)
+    found, held = _verify(path)
     if found.before != limit:
         raise _refuse(path, f"it is an archive of what was before {to_text(found.before)}", "choose another file")
-    return _remove(ledger, found, at)
+    return _remove(ledger, found, held, at)
 
 
 def verify_archive(path: str | os.PathLike[str]) -> Archive:
@@ -185,12 +185,7 @@ def verify_archive(path: str | os.PathLike[str]) -> Archive:
     Raises:
         Refusal: `category="ledger"`: it is missing, unreadable, no archive, or not what its digest was made of.
     """
-    file = _absolute(path)
-    before, stated, rows = _read_file(file)
-    digest = digest_of(before, rows)
-    if digest != stated:
-        raise _refuse(file, f"its rows have the digest {digest}, and it states {stated}", "restore it from a copy")
-    return Archive(file, before, digest, _count(rows))
+    return _verify(_absolute(path))[0]
 
 
 def list_archives(ledger: Ledger) -> tuple[Archive, ...]:
@@ -232,7 +227,7 @@ def digest_of(before: datetime, rows: _Rows) -> str:
 # The ledger's side
 
 
-def _remove(ledger: Ledger, found: Archive, at: datetime) -> Archive:
+def _remove(ledger: Ledger, found: Archive, rows: _Rows, at: datetime) -> Archive:
     """Remove from the ledger what a verified archive holds, and record it; all or nothing."""
     keys = _read_keys(found.path)
     with ledger.write() as tx:
@@ -254,10 +249,13 @@ def _remove(ledger: Ledger, found: Archive, at: datetime) -> Archive:
             at=to_text(at),
         )
         for part in PARTS:
-            for key in keys[part.table]:
-                tx.run("INSERT INTO archiving (table_name, key) VALUES (:name, :key)", name=part.table, key=key)
+            tx.run(
+                "INSERT INTO archiving (table_name, key) SELECT :name, value FROM json_each(:keys)",
+                name=part.table,
+                keys=json.dumps(keys[part.table]),
+            )
         leaving = {part.table: _closed(tx, part, found.before, listed=True) for part in PARTS}
-        if digest_of(found.before, leaving) != found.digest:
+        if any(leaving[part.table] != rows[part.table] for part in PARTS):
             raise _refuse(found.path, "its rows are not those of this ledger", "choose another file")
         for part in reversed(PARTS):
             _let_go(tx, part, leaving[part.table])
@@ -367,6 +365,15 @@ def _fill(name: str, before: datetime, columns: Mapping[str, str], rows: _Rows) 
         file.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         file.execute(f"PRAGMA user_version = {VERSION}")
         file.execute("COMMIT")
+
+
+def _verify(path: Path) -> tuple[Archive, _Rows]:
+    """Return an archive and its rows, whose digest is the one that it states; refuse any other."""
+    before, stated, rows = _read_file(path)
+    digest = digest_of(before, rows)
+    if digest != stated:
+        raise _refuse(path, f"its rows have the digest {digest}, and it states {stated}", "restore it from a copy")
+    return Archive(path, before, digest, _count(rows)), rows
 
 
 def _read_file(path: Path) -> tuple[datetime, str, dict[str, list[sqlite3.Row]]]:
