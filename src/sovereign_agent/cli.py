@@ -1,4 +1,4 @@
-"""The command line: run the scenario, look into a ledger, prove a sandbox.
+"""The command line: run the scenario, look into a ledger, archive what is over, prove a sandbox.
 
 Exit status 0 means done, 1 refused, 2 wrong usage; an error is one line on standard error. `status` and `events` open
 the ledger read-only and create nothing.
