@@ -100,5 +100,5 @@ class Cache:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_suffix(f".{os.getpid()}")
-            partial.write_text(json.dumps(value, sort_keys=True), "utf-8")
+            partial.write_text(json.dumps(value), "utf-8")  # as it is: the order of keys may matter to the one who asks
             partial.replace(path)

@@ -17,6 +17,7 @@ import difflib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -327,7 +328,7 @@ def _lines(file: Path, names: Sequence[str]) -> tuple[int, int] | None:
     """Return the first and last line of a nested definition; of the file when there is no name."""
     try:
         text = file.read_text(encoding="utf-8")
-        body: Sequence[ast.stmt] = ast.parse(text).body
+        body: Sequence[ast.stmt] = _statements(text)
     except (OSError, SyntaxError, ValueError):
         return None
     place = (1, max(1, len(text.splitlines())))
@@ -339,6 +340,11 @@ def _lines(file: Path, names: Sequence[str]) -> tuple[int, int] | None:
         place = (first, node.end_lineno or node.lineno)
         body = node.body
     return place
+
+
+@lru_cache(maxsize=64)  # a page cites several tests of one file
+def _statements(text: str) -> tuple[ast.stmt, ...]:
+    return tuple(ast.parse(text).body)
 
 
 # Likely places

@@ -27,13 +27,13 @@ from mkdocs.plugins import BasePlugin, CombinedEvent, event_priority
 from mkdocs.structure.files import Files
 
 from bookproof import diagrams, extension, outputs
-from bookproof.api_pages import remember_api_pages
 from bookproof.background import SERVE_SCRIPT, Background
 from bookproof.book import Book, settings_from
 from bookproof.build import Build as _Build
 from bookproof.build import show_failures
 from bookproof.cache import files_digest, installed
 from bookproof.page import Failure, PageRecord
+from bookproof.remembered import remember_api_pages, remember_search
 
 _log = logging.getLogger("mkdocs.plugins.bookproof")
 
@@ -84,12 +84,8 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         extension.use(build.book)
         _list_extension(config)
         build.book.form = _form(config)
-        if "mkdocstrings" in config.plugins and build.book.remembers:
-            documented: Any = config.plugins["mkdocstrings"]
-            if documented.plugin_enabled:
-                form = f"{build.book.form}\n{installed()}\n{config.theme.name} {config.theme.get('language')}"
-                cache = build.book.cache("api")
-                remember_api_pages(settings, documented, config.plugins["autorefs"], form, cache, extension.recorded)
+        if build.book.remembers:
+            _remember(build.book, config)
         config.watch.extend(str(root / name) for name in (settings.src, settings.tests) if (root / name).is_dir())
         return config
 
@@ -101,10 +97,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
 
     @event_priority(100)  # before references are resolved, so that those of the production map are
     def _complete(self, env: Any, *, config: MkDocsConfig, files: Files) -> Any:  # noqa: ARG002
-        if folder := self._current.book.cache_folder("templates"):
-            # Jinja names a compiled template by its text and its own version.
-            folder.mkdir(parents=True, exist_ok=True)
-            env.bytecode_cache = FileSystemBytecodeCache(str(folder))
+        env.bytecode_cache = _templates(self._current.book)
         self._current.complete(files)
         return env
 
@@ -210,10 +203,39 @@ def _list_extension(config: MkDocsConfig) -> None:
 def _form(config: MkDocsConfig) -> str:
     """Return everything that the look of a block depends on beside its text."""
     versions = [f"{name} {version(name)}" for name in ("markdown", "markdown-exec", "pymdown-extensions", "pygments")]
-    own = files_digest(Path(__file__).parent, ["api_pages.py", "extension.py"])
+    own = files_digest(Path(__file__).parent, ["extension.py", "remembered.py"])
     # Functions in the configuration are told by their names, not by where they lie in memory.
     configured = re.sub(r" at 0x[0-9a-f]+", "", repr((config.markdown_extensions, config.mdx_configs)))
     return "\n".join((*versions, own, configured))
+
+
+def _remember(book: Book, config: MkDocsConfig) -> None:
+    """Let other plugins take from memory what they made of pages that have not changed."""
+    plugins: Any = config.plugins
+    theme = f"{config.theme.name} {config.theme.get('language')}"
+    form = "\n".join((book.form, repr(installed()), theme))
+    if "mkdocstrings" in plugins and plugins["mkdocstrings"].plugin_enabled:
+        remember_api_pages(
+            book.settings,
+            plugins["mkdocstrings"],
+            plugins["autorefs"],
+            form,
+            book.cache("api"),
+            extension.recorded,
+            _templates(book),
+        )
+    for name in ("search", "material/search"):
+        if name in plugins:
+            remember_search(plugins[name], form, book.cache("search"))
+
+
+def _templates(book: Book) -> FileSystemBytecodeCache | None:
+    """Return where compiled templates are remembered: Jinja names each by its text and by its own version."""
+    folder = book.cache_folder("templates")
+    if folder is None:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return FileSystemBytecodeCache(str(folder))
 
 
 def accept(book: Book, page: str) -> None:

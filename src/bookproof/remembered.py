@@ -1,10 +1,10 @@
-"""API pages: what mkdocstrings rendered of an unchanged module, remembered between builds.
+"""Remembered: what other plugins make of an unchanged page, so that a build need not ask them again.
 
-It promises that a page comes out byte for byte as mkdocstrings would render it: what is remembered of an object is its
-HTML, its headings and the anchors it registered, under a key that covers the module with everything that it imports and
-all that is configured; under which other names an object is known depends on the whole source, and is asked again when
-any of it changed. A rendering that warned of something, or in which a page showed an example, is never remembered, and
-neither is anything when a site uses templates or extensions of its own. It does not render, and changes no option.
+It promises that a page comes out byte for byte as they would render it. Of an object that mkdocstrings shows, its HTML,
+headings and anchors are kept, under a key that covers the module with everything that it imports and all that is
+configured; under which other names it is known depends on the whole source, and is asked again when any of that
+changed. Of a page that Material indexes for its search, the entries are kept. A rendering that warned of something, or
+in which a page showed an example, is never remembered, and none is where a site has templates or extensions of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
+
+from jinja2 import BytecodeCache
 
 from bookproof.cache import Cache, digest, files_digest
 from bookproof.options import Settings
@@ -43,10 +45,50 @@ class _Memory:
     imports: Imports
     autorefs: Any
     recorded: Callable[[], object]
+    templates: BytecodeCache | None
+
+
+def remember_search(plugin: Any, form: str, cache: Cache) -> None:
+    """Let Material's search take the entries of a page from memory.
+
+    Parameters:
+        plugin: The plugin `material/search` after its own `on_config`.
+        form: Everything that the look of a page depends on beside its text.
+        cache: Where entries are remembered.
+    """
+    index: Any = getattr(plugin, "search_index", None)
+    if not hasattr(index, "entries"):
+        return  # another search, or one that is off
+    add, base = index.add_entry_from_context, digest("search", form, repr(dict(plugin.config)))
+
+    def add_entry_from_context(page: Any) -> None:
+        meta = {name: page.meta.get(name) for name in ("search", "tags", "title")}
+        key = digest(base, page.url, str(page.title), page.content, repr(list(_anchors_of(page.toc))), repr(meta))
+        known = cache.get(key)
+        if known is None:
+            before = len(index.entries)
+            add(page)
+            cache.put(key, {"entries": index.entries[before:]})
+        else:
+            index.entries += known["entries"]
+
+    index.add_entry_from_context = add_entry_from_context
+
+
+def _anchors_of(toc: Any) -> Iterator[tuple[str, str]]:
+    for item in toc:
+        yield item.id, item.url
+        yield from _anchors_of(item.children)
 
 
 def remember_api_pages(
-    settings: Settings, plugin: Any, autorefs: Any, form: str, cache: Cache, recorded: Callable[[], object]
+    settings: Settings,
+    plugin: Any,
+    autorefs: Any,
+    form: str,
+    cache: Cache,
+    recorded: Callable[[], object],
+    templates: BytecodeCache | None,
 ) -> None:
     """Let the handlers of one build answer from memory.
 
@@ -57,6 +99,7 @@ def remember_api_pages(
         form: Everything that the look of a page depends on beside its text.
         cache: Where renderings are remembered.
         recorded: Tells how much the page being rendered has shown, so that a rendering that added to it is noticed.
+        templates: Where compiled templates are remembered.
     """
     configured = [plugin.config.custom_templates, *plugin.config.handlers.values()]
     if configured[0] or any("extensions" in (one or {}).get("options", {}) for one in configured[1:]):
@@ -69,6 +112,7 @@ def remember_api_pages(
         Imports(settings.root / settings.src),
         autorefs,
         recorded,
+        templates,
     )
     handlers = plugin.handlers
     make = handlers.get_handler
@@ -90,6 +134,8 @@ class _Handler:
         self._collect, self._render, self._get_aliases = handler.collect, handler.render, handler.get_aliases
         self._skipped: list[tuple[str, Any]] = []
         self._aliases: dict[str, tuple[str, ...]] = {}
+        if getattr(handler, "env", None) is not None:
+            handler.env.bytecode_cache = memory.templates
         self._key = ""
         """Of the object that was collected last; empty where it may not be remembered."""
         handler.collect, handler.render, handler.get_aliases = self.collect, self.render, self.get_aliases

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from bookproof.api_pages import Imports
+from bookproof.remembered import Imports
 
 if TYPE_CHECKING:
     from conftest import Build, TinySite
@@ -50,7 +51,10 @@ TILL = '''
 
 @pytest.fixture
 def book(site: TinySite) -> TinySite:
-    site.plugins = "  - autorefs\n  - mkdocstrings: {handlers: {python: {paths: [src], options: {show_source: false}}}}"
+    site.plugins = (
+        "  - material/search: {lang: en, separator: '[ -]+', pipeline: [stemmer]}\n"
+        "  - autorefs\n  - mkdocstrings: {handlers: {python: {paths: [src], options: {show_source: false}}}}"
+    )
     site.options = 'outputs: ""\ncache: .bookproof'
     site.write("src/shop/__init__.py", SHOP)
     site.write("src/shop/till.py", TILL)
@@ -68,13 +72,15 @@ def contents(built: Build) -> dict[str, bytes]:
 
 
 def remembered(site: TinySite) -> set[str]:
-    return {path.name for path in (site.root / ".bookproof/api").rglob("*.json")}
+    return {path.name for kind in ("api", "search") for path in (site.root / ".bookproof" / kind).rglob("*.json")}
 
 
 @pytest.mark.site
-def test_remembered_pages_and_the_inventory_are_those_of_a_build_without_memory(book: TinySite) -> None:
+def test_pages_inventory_and_search_are_those_of_a_build_without_memory(book: TinySite) -> None:
     """Also where one page is known and the other is not, and after an edit of either module."""
     cold = contents(book.build("--strict"))
+    assert b"Heading of a docstring" in cold["search/search_index.json"]
+    assert b"shop.Till" in zlib.decompress(cold["objects.inv"].split(b"\n", 4)[4])
     kept = remembered(book)
     assert kept
     assert contents(book.build("--strict")) == cold
@@ -82,6 +88,7 @@ def test_remembered_pages_and_the_inventory_are_those_of_a_build_without_memory(
     edits = {
         "src/shop/till.py": TILL.replace("What is in it", "Cents in it"),
         "src/shop/__init__.py": SHOP.replace("import Till", "import Till, Till as Register"),
+        "docs/index.md": "---\nsearch: {boost: 2}\n---\n# Home\n\n::: shop.sell\n",
         "docs/other.md": "# Other\n\n::: shop.till\n    options:\n      show_bases: false\n",
     }
     for name, text in edits.items():
