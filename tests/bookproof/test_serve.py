@@ -21,7 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from conftest import TinySite
 
-pytestmark = pytest.mark.site
+pytestmark = [pytest.mark.site, pytest.mark.ci]
 
 
 class Served:
