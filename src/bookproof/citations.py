@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bookproof.page import Failure
-from bookproof.testrun import Spec, environment, packages_of, run_once
+from bookproof.testrun import Run, Spec, environment, packages_of, run_once
 from bookproof.verdicts import (
     TestResult,
     TestVerdict,
@@ -226,6 +226,7 @@ class TestIndex:
 
 def collect_tests(
     root: Path,
+    files: Sequence[str] = (),
     *,
     search_paths: Sequence[str] = ("src",),
     timeout_seconds: float = 120.0,
@@ -234,21 +235,31 @@ def collect_tests(
 
     Parameters:
         root: The repository.
+        files: Which files to ask about, relative to it; empty for all that the project's options name.
         search_paths: Folders in it whose packages the tests import.
         timeout_seconds: For the whole collection.
     """
     with tempfile.TemporaryDirectory(prefix="bookproof-") as scratch:
         run = run_once(
             root,
-            Spec(("--collect-only", *_OPTIONS)),
+            Spec(("--collect-only", *_OPTIONS, *files)),
             env=environment([root.resolve() / path for path in search_paths]),
             scratch=Path(scratch),
             timeout_seconds=timeout_seconds,
         )
+    return _index(root, run)
+
+
+def _index(root: Path, run: Run) -> TestIndex:
     failure = "the time ran out" if run.timed_out else why_pytest_refused(run)
     if run.exit_code is None and not failure:
         failure = f"the process ended: {last_line(run.output)}"
     return TestIndex(root, {case: (file, line) for case, file, line in run.collected}, run.broken, failure)
+
+
+def files_of(root: Path, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the files that hold these tests, as far as they exist, sorted."""
+    return tuple(file for file in sorted({name.partition("::")[0] for name in names}) if (root / file).is_file())
 
 
 def test(index: TestIndex, name: str, path: str, line: int) -> CitedTest | Failure:
@@ -276,7 +287,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it w
 
 def run_tests(
     root: Path, names: Iterable[str], *, search_paths: Sequence[str] = ("src",), timeout_seconds: float = 300.0
-) -> dict[str, TestResult]:
+) -> tuple[dict[str, TestResult], TestIndex]:
     """Run cited tests, all in one pytest process, under the project's own options.
 
     Parameters:
@@ -286,13 +297,13 @@ def run_tests(
         timeout_seconds: For the whole run.
 
     Returns:
-        A result for each name, sorted by name.
+        A result for each name, sorted by name, and what the files of these tests hold.
     """
     wanted = tuple(sorted(set(names)))
-    files = sorted({name.partition("::")[0] for name in wanted})
-    files = [file for file in files if (root / file).is_file()]
+    files = files_of(root, wanted)
     if not files:
-        return {name: TestResult(name, TestVerdict.NOT_COLLECTED, f"there is no test {name}") for name in wanted}
+        nothing = {name: TestResult(name, TestVerdict.NOT_COLLECTED, f"there is no test {name}") for name in wanted}
+        return nothing, TestIndex(root, {}, {})
     sources = [root.resolve() / path for path in search_paths]
     with tempfile.TemporaryDirectory(prefix="bookproof-") as scratch:
         spec = Spec((*_OPTIONS, *files), wanted, packages_of(sources))
@@ -305,7 +316,7 @@ def run_tests(
         if elsewhere and result.verdict is TestVerdict.PASSED:
             result = replace(result, verdict=TestVerdict.NOT_RUN, reason=elsewhere)
         results[name] = replace(result, reason=normalise(result.reason, places))
-    return results
+    return results, _index(root, run)
 
 
 def test_failure(result: TestResult, path: str, line: int) -> Failure | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bookproof import citations
 from bookproof.cache import Cache, base_key, digest
-from bookproof.citations import Symbol, SymbolIndex, TestIndex, collect_tests, run_tests
+from bookproof.citations import Symbol, SymbolIndex, TestIndex, collect_tests, files_of, run_tests
 from bookproof.mutations import Mutation, MutationResult, load_mutations, run_mutations
 from bookproof.options import Settings
 from bookproof.page import Failure
@@ -61,8 +61,7 @@ class Proofs:
         )
         self._symbols: SymbolIndex | None = None
         self._pool = ThreadPoolExecutor(2)
-        self._index: Future[TestIndex] | None = None
-        self._tests: Future[dict[str, TestResult]] | None = None
+        self._tests: Future[tuple[TestIndex, dict[str, TestResult]]] | None = None
         self._mutations: Future[dict[str, MutationResult]] | None = None
 
     def symbol(self, name: str, path: str, line: int) -> Symbol | Failure:
@@ -91,47 +90,59 @@ class Proofs:
             mutations: Ids of the mutations to run; None: all.
             run: Run them; otherwise only collect.
         """
-        self._index = self._pool.submit(self._collect) if tests else None
+        names = tuple(sorted(set(tests)))
+        self._tests = self._pool.submit(self._prove, names, run=run) if names else None
         if run:
             chosen = tuple(one for one in self.declared if mutations is None or one.id in mutations)
-            self._tests = self._pool.submit(self._run_tests, tuple(sorted(set(tests))))
             self._mutations = self._pool.submit(self._run_mutations, chosen)
 
     def index(self) -> TestIndex:
-        """Return what pytest collects."""
-        return self._index.result() if self._index is not None else TestIndex(self._settings.root, {}, {})
+        """Return what pytest collects: of the cited files, or of all if one of the cited tests is not in them."""
+        return self._tests.result()[0] if self._tests is not None else TestIndex(self._settings.root, {}, {})
 
     def verdicts(self) -> Verdicts:
         """Wait for every run, and return what it showed."""
-        tests = self._tests.result() if self._tests is not None else {}
+        tests = self._tests.result()[1] if self._tests is not None else {}
         return Verdicts(tests, self._mutations.result() if self._mutations is not None else {})
 
     def close(self) -> None:
         """Let what has not begun never begin."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _collect(self) -> TestIndex:
-        root, key = self._settings.root, self._collected
-        if known := self._cache.get(key):
-            return TestIndex(root, {case: (file, line) for case, (file, line) in known["cases"].items()}, {})
-        index = collect_tests(root, search_paths=(self._settings.src,))
-        if not index.broken and not index.failure:
-            self._cache.put(key, {"cases": {case: list(place) for case, place in index.cases.items()}})
-        return index
-
-    def _run_tests(self, names: tuple[str, ...]) -> dict[str, TestResult]:
-        if not names:
-            return {}
-        keys = {name: digest(self._base, "test", name) for name in names}
-        known = {name: found for name in names if (found := self._cache.get(keys[name]))}
-        results = {name: TestResult(name, TestVerdict.PASSED, "", found["cases"]) for name, found in known.items()}
-        missing = [name for name in names if name not in known]
+    def _prove(self, names: tuple[str, ...], *, run: bool) -> tuple[TestIndex, dict[str, TestResult]]:
+        """Find the cited tests and, if asked, run them: in the same process, which has to collect them anyway."""
+        root, paths = self._settings.root, (self._settings.src,)
+        files = files_of(root, names)
+        key = digest(self._collected, *files)
+        index = self._remembered_index(key)
+        results, missing = self._remembered_passes(names) if run else ({}, [])
         if missing:
-            results |= run_tests(self._settings.root, missing, search_paths=(self._settings.src,))
-        for name in missing:
-            if results[name].verdict is TestVerdict.PASSED:
-                self._cache.put(keys[name], {"cases": results[name].cases})
-        return {name: results[name] for name in names}
+            fresh, found = run_tests(root, missing, search_paths=paths)
+            results |= fresh
+            if files_of(root, missing) == files:
+                index = index or found
+            for name in missing:
+                if fresh[name].verdict is TestVerdict.PASSED:
+                    self._cache.put(digest(self._base, "test", name), {"cases": fresh[name].cases})
+        if index is None and files:
+            index = collect_tests(root, files, search_paths=paths)
+        if index is None or any(index.find(name) is None for name in names):
+            index = collect_tests(root, search_paths=paths)  # to say where a test most likely went
+        elif not index.broken and not index.failure:
+            self._cache.put(key, {"cases": {case: list(place) for case, place in index.cases.items()}})
+        return index, {name: results[name] for name in names if name in results}
+
+    def _remembered_index(self, key: str) -> TestIndex | None:
+        known = self._cache.get(key)
+        if known is None:
+            return None
+        return TestIndex(self._settings.root, {case: (file, line) for case, (file, line) in known["cases"].items()}, {})
+
+    def _remembered_passes(self, names: tuple[str, ...]) -> tuple[dict[str, TestResult], list[str]]:
+        """Return the passes that are known, and the names of which none is."""
+        known = {name: found for name in names if (found := self._cache.get(digest(self._base, "test", name)))}
+        passes = {name: TestResult(name, TestVerdict.PASSED, "", found["cases"]) for name, found in known.items()}
+        return passes, [name for name in names if name not in known]
 
     def _run_mutations(self, chosen: tuple[Mutation, ...]) -> dict[str, MutationResult]:
         keys = {one.id: digest(self._base, "mutation", repr(_identity(one))) for one in chosen}

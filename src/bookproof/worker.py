@@ -9,6 +9,8 @@ as a script: `python -P worker.py REQUEST_FD RESPONSE_FD`. Stopping a block that
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import json
 import linecache
 import os
@@ -22,6 +24,11 @@ import types
 from pathlib import Path
 from typing import Any
 
+_COMMON = (
+    "argparse", "ast", "concurrent.futures", "dataclasses", "datetime", "decimal", "fractions", "hashlib", "inspect",
+    "logging", "platform", "random", "secrets", "shutil", "sqlite3", "statistics", "tempfile", "textwrap", "typing",
+    "unicodedata", "urllib.parse", "uuid",
+)  # fmt: skip
 _LENGTH = struct.Struct("!I")
 _BASH_PRELUDE = 'unset BASH_ENV; trap \'printf "%s %s" "$LINENO" "$?" > "$BOOKPROOF_ERR"\' ERR\n'
 
@@ -175,8 +182,17 @@ def serve_page(opening: Message, requests: int, responses: int) -> None:
         send(responses, page.run(request))
 
 
+def _warm() -> None:
+    """Load what most programs load, so that no page waits for it: modules of Python, which hold nothing of ours."""
+    for name in _COMMON:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()  # what every page inherits needs no search for garbage in each of them
+
+
 def main(requests: int, responses: int) -> None:
     """Serve pages, each in a fork of its own; without fork, serve one page and end."""
+    _warm()
     for descriptor in (requests, responses):
         os.set_inheritable(descriptor, False)  # noqa: FBT003 (the standard library's signature)
     while (opening := receive(requests)) is not None:

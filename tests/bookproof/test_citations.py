@@ -331,7 +331,7 @@ VERDICTS = {
 
 @pytest.fixture(scope="module")
 def results(root: Path) -> dict[str, TestResult]:
-    return run_tests(root, [f"tests/{name}" for name in VERDICTS])
+    return run_tests(root, [f"tests/{name}" for name in VERDICTS])[0]
 
 
 @pytest.mark.parametrize("name", VERDICTS)
@@ -350,7 +350,9 @@ def test_only_a_test_whose_every_case_passed_in_its_call_is_passed(results: dict
 
 
 def test_a_process_that_dies_leaves_no_pass_behind_it(root: Path) -> None:
-    results = run_tests(root, ["tests/test_dies.py::test_before", "tests/test_dies.py::test_dies", "tests/test_ok.py"])
+    results = run_tests(root, ["tests/test_dies.py::test_before", "tests/test_dies.py::test_dies", "tests/test_ok.py"])[
+        0
+    ]
     assert results["tests/test_dies.py::test_before"].verdict is TestVerdict.PASSED
     assert results["tests/test_dies.py::test_dies"].verdict is TestVerdict.NOT_RUN
     assert "the process ended during tests/test_dies.py::test_dies" in results["tests/test_dies.py::test_dies"].reason
@@ -358,7 +360,8 @@ def test_a_process_that_dies_leaves_no_pass_behind_it(root: Path) -> None:
 
 
 def test_a_run_that_never_ends_is_ended(root: Path) -> None:
-    (result,) = run_tests(root, ["tests/test_hangs.py::test_hangs"], timeout_seconds=2).values()
+    results, _ = run_tests(root, ["tests/test_hangs.py::test_hangs"], timeout_seconds=1)
+    (result,) = results.values()
     assert result.verdict is TestVerdict.NOT_RUN
     assert result.reason.startswith("the time ran out")
 
@@ -370,7 +373,7 @@ def test_a_pass_on_a_package_from_elsewhere_does_not_count(root: Path, tmp_path:
     (tmp_path / "tests/test_x.py").write_text(
         f"import sys\nsys.path.insert(0, {str(root / 'src')!r})\nimport shop.counter\n\ndef test_x():\n    pass\n"
     )
-    (result,) = run_tests(tmp_path, ["tests/test_x.py::test_x"]).values()
+    (result,) = run_tests(tmp_path, ["tests/test_x.py::test_x"])[0].values()
     assert result.verdict is TestVerdict.ERROR or "was loaded from" in result.reason
     assert result.verdict is not TestVerdict.PASSED
 
