@@ -27,7 +27,7 @@ else:
         "default",
         deadline=None,
         derandomize="CI" in os.environ,
-        max_examples=60,
+        max_examples=40,
         suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
     )
     hypothesis.settings.load_profile("default")
