@@ -8,13 +8,14 @@ was begun leaves a record, and that a failure is told once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bookproof import outputs
+from bookproof.ahead import Ahead
 from bookproof.cache import Cache, base_key
-from bookproof.examples import Runner, hint
+from bookproof.examples import Outcome, Runner, hint
 from bookproof.options import Settings
 from bookproof.page import BookproofError, Failure, PageRecord
 
@@ -43,15 +44,38 @@ class Book:
     failures: list[Failure] = field(default_factory=list)
     """Failures that belong to no page."""
     _runner: Runner | None = None
+    _ahead: Ahead | None = None
+    _key: str = ""
+    """The part of the cache's key that all examples share."""
 
     @property
     def runner(self) -> Runner:
         """The build's worker, started when the first example runs."""
         if self._runner is None:
-            settings = self.settings
-            key = base_key(settings, (settings.src, settings.tests), repr(settings)) if self.remembers else ""
-            self._runner = Runner(settings, self.cache("examples"), key)
+            self._runner = self._new_runner({})
         return self._runner
+
+    def run_ahead(self, pages: Mapping[str, str]) -> None:
+        """Begin to run the examples of pages that are still to be rendered.
+
+        Parameters:
+            pages: Source of each page by repository-relative path, in the order of rendering.
+        """
+        passes: dict[str, Outcome] = {}
+        self._runner = self._new_runner(passes)
+        self._ahead = Ahead(self.settings, self._new_runner(passes), pages)
+
+    def _new_runner(self, passes: dict[str, Outcome]) -> Runner:
+        settings = self.settings
+        if self.remembers and not self._key:
+            self._key = base_key(settings, (settings.src, settings.tests), repr(settings))
+        return Runner(settings, self.cache("examples"), self._key, passes)
+
+    def open_page(self, path: str) -> None:
+        """Begin to run the examples of a page that is being rendered."""
+        if self._ahead is not None:
+            self._ahead.take(path)
+        self.runner.open_page(path)
 
     @property
     def remembers(self) -> bool:
@@ -105,7 +129,10 @@ class Book:
         return sorted({dataclasses.replace(one, text=one.text.replace(root, "")) for one in (*pages, *self.failures)})
 
     def close(self) -> None:
-        """End the worker."""
+        """End the workers."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
         if self._runner is not None:
             self._runner.close()
             self._runner = None

@@ -61,6 +61,8 @@ class Build:
 
     def start(self, files: Files) -> None:
         """Begin what runs beside the rendering of the pages."""
+        pages = {f"{self._settings.docs}/{file.src_uri}": file.content_string for file in files.documentation_pages()}
+        self.book.run_ahead(pages)
         if self.book.accepting:
             return
         tests = set()

@@ -81,6 +81,7 @@ class Cache:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
+        self._made: set[Path] = set()
 
     def get(self, key: str) -> dict[str, Any] | None:
         """Return what was remembered under a key."""
@@ -98,7 +99,9 @@ class Cache:
             return
         path = self._folder / key[:2] / f"{key}.json"
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.parent not in self._made:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._made.add(path.parent)
             partial = path.with_suffix(f".{os.getpid()}")
             partial.write_text(json.dumps(value), "utf-8")  # as it is: the order of keys may matter to the one who asks
             partial.replace(path)

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from bookproof import worker
 from bookproof.cache import Cache, digest
-from bookproof.options import FenceOptions, Settings
+from bookproof.host import missing_facts
+from bookproof.options import FenceOptions, Settings, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,19 @@ class Example:
     language: str
     code: str
     options: FenceOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to become of one claimed fence."""
+
+    example: Example
+    numbered: bool
+    """Whether its id was given by counting, because the author gave none."""
+    complaints: tuple[str, ...] = ()
+    """Why it cannot be run as it stands."""
+    absent: tuple[str, ...] = ()
+    """What it needs and this host lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +156,43 @@ def console_script(code: str) -> tuple[str, list[str]]:
     return "\n".join(script), complaints
 
 
+def plan(
+    language: str, written: tuple[tuple[str, str], ...], code: str, line: int, ids: set[str], settings: Settings
+) -> Plan:
+    """Return what is to become of a claimed fence, and count its id.
+
+    Parameters:
+        language: As written.
+        written: Its options, in order.
+        code: Its body.
+        line: Line of the opening fence; 0 where it is not known.
+        ids: Ids of the page's blocks so far; the block's is added.
+        settings: The site's.
+    """
+    options, complaints = parse(language, written, settings)
+    name = options.id or f"example-{len(ids) + 1}"
+    if name in ids:
+        complaints.append(f"another example of this page has the id {name}")
+    ids.add(name)
+    rules = optional_rules(settings)
+    complaints += [
+        f"unknown normalisation rule {rule!r}: known are {', '.join(sorted(rules))}"
+        for rule in options.normalise
+        if rule not in rules
+    ]
+    if language == "console" and options.execute:
+        complaints += console_script(code)[1]
+    if not code.strip():
+        complaints.append("the block is empty")
+    absent: tuple[str, ...] = ()
+    try:
+        absent = missing_facts(options.host, settings.host_facts)
+    except ValueError as error:
+        complaints.append(str(error))
+    example = Example(name, line, language, code, options)
+    return Plan(example, not options.id, tuple(complaints), absent)
+
+
 class Stopped(Exception):  # noqa: N818 (an event, not an error of this program)
     """The page's process ended, or was ended, before it answered."""
 
@@ -172,11 +223,19 @@ class Runner:
         settings: The site's settings.
         cache: Where passes are remembered.
         base: The part of the cache's key that all examples share.
+        passes: What passed in this build, by the cache's keys; shared with the other runner of the build.
     """
 
-    def __init__(self, settings: Settings, cache: Cache | None = None, base: str = "") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        cache: Cache | None = None,
+        base: str = "",
+        passes: dict[str, Outcome] | None = None,
+    ) -> None:
         self._settings = settings
         self._cache = cache or Cache(None)
+        self._passes = {} if passes is None else passes
         self._base = base
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._responses = -1
@@ -204,15 +263,23 @@ class Runner:
         self.close_page()
         self._stop()
 
+    def kill(self) -> None:
+        """Stop what runs, from another thread: the block that is being waited for ends as one that was killed."""
+        page, process = self._page, self._process
+        if page is not None:
+            _kill_group(page.pid)
+        if process is not None:
+            _kill_group(process.pid)
+
     def run(self, example: Example) -> Outcome:
         """Run one block of the open page and judge it; a pass may be remembered from an earlier build."""
         page = self._page
         if page is None:
             raise RuntimeError("no page is open")
         page.chain = digest(page.chain, example.id, example.language, example.code, repr(asdict(example.options)))
-        if known := self._cache.get(page.chain):
+        if known := self._known(page.chain):
             page.pending.append(example)
-            return Outcome(known["output"], tuple(known["rules"]))
+            return known
         if example.options.session in page.lost_sessions:
             return Outcome("", failure=f"not run: its session ended with {page.lost}", line=example.line)
         earlier, page.pending = page.pending, []
@@ -220,10 +287,16 @@ class Runner:
             self._run(page, one)
         outcome = self._run(page, example)
         if not outcome.failure:
+            self._passes[page.chain] = outcome
             self._cache.put(page.chain, {"output": outcome.output, "rules": list(outcome.rules)})
         else:
             page.chain = digest(page.chain, "failed", os.urandom(8).hex())  # what follows a failure is not remembered
         return outcome
+
+    def _known(self, chain: str) -> Outcome | None:
+        if chain not in self._passes and (found := self._cache.get(chain)):
+            return Outcome(found["output"], tuple(found["rules"]))
+        return self._passes.get(chain)
 
     def _run(self, page: _Page, example: Example) -> Outcome:
         scratch = page.scratch or _new_scratch()
@@ -265,13 +338,6 @@ class Runner:
         }
         asked = tuple(self._rules[name] for name in example.options.normalise)
         return (*path_rules(places), ADDRESSES, *asked)
-
-    def unknown_rules(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the names that are no normalisation rule, with what there is."""
-        known = ", ".join(sorted(self._rules))
-        return tuple(
-            f"unknown normalisation rule {name!r}: known are {known}" for name in names if name not in self._rules
-        )
 
     def _ask(self, page: _Page, request: worker.Message, timeout_seconds: float) -> worker.Message:
         self._send(request)
@@ -386,7 +452,6 @@ def child_environment(extra: Mapping[str, str], source: Path) -> dict[str, str]:
         "LINES": "40",
         "TERM": "dumb",
         "PYTHONHASHSEED": "0",
-        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
     }
     if source.is_dir():

@@ -29,9 +29,8 @@ from bookproof.alone import alone
 from bookproof.book import Book, settings_from
 from bookproof.cache import digest
 from bookproof.claims import LONG_CODE, ROLE, claims
-from bookproof.examples import Example, Outcome, console_script
-from bookproof.host import missing_facts
-from bookproof.options import FenceOptions, parse
+from bookproof.examples import Outcome, plan
+from bookproof.options import FenceOptions
 from bookproof.page import (
     ALIASES,
     CLAIMED,
@@ -44,6 +43,7 @@ from bookproof.page import (
     bad_snippets,
     directives,
     find_page,
+    page_key,
     scan,
 )
 
@@ -97,7 +97,7 @@ class _PageRun:
         self.ids: set[str] = set()
         self.numbered: set[str] = set()
         """Ids that were given by counting, because the author gave none."""
-        book.runner.open_page(path)
+        book.open_page(path)
 
     def fail(self, line: int, text: str) -> str:
         """Note a failure and return the box that stands in the page for it."""
@@ -173,13 +173,10 @@ class BookproofExtension(Extension):
 
     def begin(self, md: Markdown, lines: list[str]) -> None:
         """Begin a page if this instance renders one, and not a part of one."""
-        source, page = find_page(md), _State.page
-        if source is None:
-            if page is not None:
-                return
-            source = PageSource("", "", Path.cwd(), md, {}, "\n".join(lines))
-        elif page is not None and page.source.key is source.key and page.md is not md:
+        key, page = page_key(md), _State.page
+        if page is not None and (key is None or (key is page.source.key and md is not page.md)):
             return
+        source = find_page(md) or PageSource("", "", Path.cwd(), md, {}, "\n".join(lines))
         book = _State.book
         if book is None:
             root = Path(self.getConfig("root") or source.docs_dir.parent)
@@ -329,34 +326,19 @@ def _example(page: _PageRun, language: str, written: dict[str, str], code: str, 
     fence = page.take(language, written, code)
     line = fence.line if fence else 0
     page.unseen += fence is None and md is page.md
-    number = len(page.ids) + 1
-    options, complaints = parse(
-        language, tuple(written.items()) if fence is None else fence.options, page.book.settings
-    )
-    name = options.id or f"example-{number}"
-    if name in page.ids:
-        complaints.append(f"another example of this page has the id {name}")
-    page.ids.add(name)
-    if not options.id:
+    pairs = tuple(written.items()) if fence is None else fence.options
+    planned = plan(language, pairs, code, line, page.ids, page.book.settings)
+    name, options = planned.example.id, planned.example.options
+    if planned.numbered:
         page.numbered.add(name)
-    complaints += page.book.runner.unknown_rules(options.normalise)
-    if language == "console" and options.execute:
-        complaints += console_script(code)[1]
-    if not code.strip():
-        complaints.append("the block is empty")
-    absent: tuple[str, ...] = ()
-    try:
-        absent = missing_facts(options.host, page.book.settings.host_facts)
-    except ValueError as error:
-        complaints.append(str(error))
-    if complaints:
-        return "".join(page.fail(line, complaint) for complaint in complaints)
-    if not options.execute or absent:
-        status, detail = ("absent", ", ".join(absent)) if absent else ("off", options.why)
+    if planned.complaints:
+        return "".join(page.fail(line, complaint) for complaint in planned.complaints)
+    if not options.execute or planned.absent:
+        status, detail = ("absent", ", ".join(planned.absent)) if planned.absent else ("off", options.why)
         page.record.examples.append(ExampleRecord(name, line, language, code, "", status, detail))
         shown = _shown_only(page, language, code, options, md)
         return _wrapped(page, line, shown, f"not run: {detail}", _attributes(page, name, options, status), md)
-    outcome = page.book.runner.run(Example(name, line, language, code, options))
+    outcome = page.book.runner.run(planned.example)
     status = "failed" if outcome.failure else "passed"
     record = ExampleRecord(name, line, language, code, outcome.output, status, rules=outcome.rules)
     page.record.examples.append(record)

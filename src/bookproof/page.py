@@ -155,19 +155,30 @@ class PageSource:
     """The whole source, front matter included."""
 
 
-def find_page(md: Markdown) -> PageSource | None:
-    """Return the page that a Markdown instance renders, under MkDocs or Zensical; None for any other instance."""
+def page_key(md: Markdown) -> object:
+    """Return the tool's own object for the page that a Markdown instance renders; None for any other instance."""
     if "relpath" in md.treeprocessors and not hasattr(md, "bookproof_inner"):
         processor: Any = md.treeprocessors["relpath"]
-        file = processor.file
-        meta = dict(file.page.meta) if file.page is not None else {}
-        return PageSource(file.src_uri, file.url, Path(processor.config.docs_dir), file, meta, file.content_string)
+        return processor.file
     if "rendering_context" in md.preprocessors:
         context: Any = md.preprocessors["rendering_context"]
-        page, docs_dir = context.page, Path(context.config["docs_dir"])
-        text = (docs_dir / page.path).read_text("utf-8-sig")
-        return PageSource(str(page.path), str(page.url), docs_dir, page, dict(page.meta), text)
+        return context.page
     return None
+
+
+def find_page(md: Markdown) -> PageSource | None:
+    """Return the page that a Markdown instance renders, under MkDocs or Zensical; None for any other instance."""
+    key: Any = page_key(md)
+    if key is None:
+        return None
+    if "rendering_context" in md.preprocessors:
+        context: Any = md.preprocessors["rendering_context"]
+        docs_dir = Path(context.config["docs_dir"])
+        text = (docs_dir / key.path).read_text("utf-8-sig")
+        return PageSource(str(key.path), str(key.url), docs_dir, key, dict(key.meta), text)
+    processor: Any = md.treeprocessors["relpath"]
+    meta = dict(key.page.meta) if key.page is not None else {}
+    return PageSource(key.src_uri, key.url, Path(processor.config.docs_dir), key, meta, key.content_string)
 
 
 _FENCE = re.compile(r"(?P<fence>`{3,}|~{3,})(?P<rest>[^\n]*)$")

@@ -25,8 +25,10 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import BasePlugin, CombinedEvent, event_priority
 from mkdocs.structure.files import Files
+from mkdocs.structure.nav import Navigation
 
 from bookproof import diagrams, extension, outputs
+from bookproof.ahead import has_examples
 from bookproof.background import SERVE_SCRIPT, Background
 from bookproof.book import Book, settings_from
 from bookproof.build import Build as _Build
@@ -94,6 +96,15 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         """Start the cited tests and the mutations beside the rendering of the pages."""
         self._current.start(files)
         return files
+
+    @event_priority(-100)  # when the navigation has been made, which may follow the order of the files
+    def on_nav(self, nav: Navigation, *, config: MkDocsConfig, files: Files) -> Navigation:  # noqa: ARG002
+        """Let pages without examples be rendered first, while those of the others run."""
+        for file in files.documentation_pages():
+            if has_examples(file.content_string):
+                files.remove(file)
+                files.append(file)
+        return nav
 
     @event_priority(100)  # before references are resolved, so that those of the production map are
     def _complete(self, env: Any, *, config: MkDocsConfig, files: Files) -> Any:  # noqa: ARG002

@@ -213,27 +213,33 @@ def _anchors(autorefs: Any) -> Iterator[list[Any]]:
 
 
 class _Noting(logging.Handler):
-    def __init__(self, noted: list[logging.LogRecord]) -> None:
-        super().__init__(logging.WARNING)
-        self._noted = noted
+    def __init__(self, noted: list[logging.LogRecord], handlers: list[logging.Handler], level: int) -> None:
+        super().__init__()
+        self._noted, self._handlers, self._level = noted, handlers, level
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._noted.append(record)
+        if record.levelno >= logging.WARNING:
+            self._noted.append(record)
+        if record.levelno >= self._level:
+            for handler in self._handlers:
+                if record.levelno >= handler.level:
+                    handler.handle(record)
 
 
 @contextmanager
 def _warnings() -> Iterator[list[logging.LogRecord]]:
-    """Note what is warned of meanwhile; where warnings are not even made, one is assumed."""
+    """Note what is warned of meanwhile, also where a quiet build would not even make the warnings."""
     noted: list[logging.LogRecord] = []
     logger = logging.getLogger("mkdocs")
+    handlers, level = logger.handlers, logger.level
+    logger.handlers = [_Noting(noted, handlers, logger.getEffectiveLevel())]
     if not logger.isEnabledFor(logging.WARNING):
-        noted.append(logging.LogRecord("", logging.WARNING, "", 0, "warnings are off", None, None))
-    handler = _Noting(noted)
-    logger.addHandler(handler)
+        logger.setLevel(logging.WARNING)
     try:
         yield noted
     finally:
-        logger.removeHandler(handler)
+        logger.handlers = handlers
+        logger.setLevel(level)
 
 
 class Imports:

@@ -13,24 +13,22 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pygments
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexer import Lexer
-from pygments.lexers import PythonLexer, TOMLLexer
 
 from bookproof.cache import Cache, digest
+from bookproof.listing import listing
 
 SOURCE_FOLDER = "source"
 """Where the pages stand in the site."""
 
 _SUFFIXES = (".py", ".toml")
-_FORM = "1"  # to be raised with every change of `_listing`, so that no remembered page is in an older form
+_FORM = "2"  # to be raised with every change of `listing`, so that no remembered page is in an older form
 _STYLE = """\
 :root { color-scheme: light dark; --text: #1f2328; --page: #ffffff; --faint: #57606a; --mark: #fff5b1; --link: #0550ae;
   --keyword: #6f42c1; --string: #0a3069; --number: #0550ae; --name: #953800; --line: #d0d7de; }
@@ -52,11 +50,11 @@ pre:focus-visible, a:focus-visible { outline: 2px solid var(--link); outline-off
 .line > a::before { content: attr(data-n); display: inline-block; width: 3.5em; padding-right: 1.25em;
   text-align: right; color: var(--faint); user-select: none; }
 .line > a { text-decoration: none; }
-.k, .kc, .kd, .kn, .kr, .kt, .ow { color: var(--keyword); }
-.s, .s1, .s2, .sa, .sb, .sc, .sd, .se, .si, .sr, .ss { color: var(--string); }
-.m, .mi, .mf, .mb, .mh, .mo, .nb, .bp { color: var(--number); }
-.nf, .nc, .nd, .fm, .nt { color: var(--name); }
-.c, .c1, .cm, .ch { color: var(--faint); font-style: italic; }
+.keyword { color: var(--keyword); }
+.string { color: var(--string); }
+.number, .builtin { color: var(--number); }
+.name { color: var(--name); }
+.comment { color: var(--faint); font-style: italic; }
 """
 
 
@@ -181,22 +179,9 @@ def _page(file: str, body: str, commit: str, *, forge: str, site_name: str, lang
 
 
 def _remembered(file: str, text: str, cache: Cache) -> str:
-    key = digest("listing", pygments.__version__, _FORM, file, text)
+    key = digest("listing", sys.version, pygments.__version__, _FORM, file, text)
     found = cache.get(key)
     if found is None:
-        found = {"listing": _listing(file, text)}
+        found = {"listing": listing(file, text)}
         cache.put(key, found)
     return str(found["listing"])
-
-
-def _listing(file: str, text: str) -> str:
-    """Return the highlighted lines; a span that runs over several lines is closed and opened again at each end."""
-    lexer: Lexer = (PythonLexer if file.endswith(".py") else TOMLLexer)(stripnl=False, ensurenl=True)
-    lines = highlight(text, lexer, HtmlFormatter(nowrap=True)).split("\n")[:-1] if text else []
-    # Numbers are drawn by the stylesheet, so that copying takes the code only; the links stay out of the tab order.
-    numbered = "".join(
-        f'<span class="line" id="L{number}">'
-        f'<a href="#L{number}" data-n="{number}" tabindex="-1" aria-hidden="true"></a>{line}\n</span>'
-        for number, line in enumerate(lines, 1)
-    )
-    return f'<pre tabindex="0" role="region" aria-label="{escape(file)}"><code>{numbered}</code></pre>'

@@ -17,7 +17,7 @@ import pytest
 # One interpreter has MkDocs imported and forks for each build: a build is a real process with a real exit code, but
 # does not spend a second on imports.
 _SERVER = """
-import json, os, sys
+import json, os, sys, traceback
 import markdown.extensions.toc, mkdocs.commands.build, mkdocs.contrib.search, mkdocs.theme
 import mkdocs_autorefs, mkdocstrings_handlers.python, pymdownx.highlight, pymdownx.snippets
 import pygments.formatters.html, pygments.lexers.python
@@ -39,6 +39,8 @@ for line in sys.stdin:
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1 if end.code else 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,6 +111,17 @@ def test_what_mkdocstrings_warns_of_is_told_in_every_build(book: TinySite) -> No
         built = book.build("--strict")
         assert built.returncode == 1
         assert "prize" in built.log
+
+
+@pytest.mark.site
+def test_a_quiet_build_remembers_as_much(book: TinySite) -> None:
+    loud = book.build()
+    assert loud.returncode == 0, loud.log
+    kept = remembered(book)
+    shutil.rmtree(book.root / ".bookproof")
+    quiet = book.build("-q")
+    assert quiet.log == ""
+    assert remembered(book) == kept
 
 
 @pytest.mark.site

@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bookproof.cache import Cache
-from bookproof.sources import blob_url, source_files, source_url, write_source_pages
+from bookproof.listing import COLOURS, listing
+from bookproof.sources import _STYLE, blob_url, source_files, source_url, write_source_pages
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
@@ -69,11 +70,24 @@ def test_every_line_has_its_anchor_and_its_text(tmp_path: Path) -> None:
 @example("\n\n")
 @example("'''\n\n'''")
 def test_no_text_shifts_a_line(text: str) -> None:
-    from bookproof.sources import _listing
+    for name in ("src/x.py", "src/x.toml"):
+        reader = Reader(listing(name, text))
+        assert reader.code == (text if text.endswith("\n") or not text else text + "\n")
+        assert len(reader.ids) == (reader.code.count("\n"))
 
-    reader = Reader(_listing("src/x.py", text))
-    assert reader.code == (text if text.endswith("\n") or not text else text + "\n")
-    assert len(reader.ids) == (reader.code.count("\n"))
+
+def test_python_and_toml_are_coloured_by_what_they_are() -> None:
+    code = 'def add(a):  # both\n    """Add\n    it."""\n    return len(a.len) + 1\n'
+    parts = re.findall(r'<span class="(?!line)(\w+)">(.*?)</span>', listing("src/x.py", code))
+    assert parts == [
+        ("keyword", "def"), ("name", "add"), ("comment", "# both"), ("string", "&quot;&quot;&quot;Add"),
+        ("string", "    it.&quot;&quot;&quot;"), ("keyword", "return"), ("builtin", "len"), ("number", "1"),
+    ]  # fmt: skip
+    parts = re.findall(r'<span class="(?!line)(\w+)">(.*?)</span>', listing("x.toml", '[a]\nb = "c"  # d\n'))
+    told = {colour: "".join(text for name, text in parts if name == colour) for colour, _ in parts}
+    assert told == {"keyword": "[a]", "string": "&quot;c&quot;", "comment": "# d"}
+    assert set(COLOURS) >= {colour for colour, _ in parts}
+    assert all(f".{colour}" in _STYLE for colour in COLOURS)
 
 
 def test_links_stay_in_the_site_and_lead_somewhere(tmp_path: Path) -> None:
