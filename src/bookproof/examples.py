@@ -452,6 +452,7 @@ def child_environment(extra: Mapping[str, str], source: Path) -> dict[str, str]:
         "LINES": "40",
         "TERM": "dumb",
         "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",  # one of the second before would be taken for that of a file edited since
         "PYTHONUTF8": "1",
     }
     if source.is_dir():

@@ -49,6 +49,7 @@ from bookproof.page import (
 
 _MARKERS = ("exec", "why", "session", "raises", "returncode", "result", "source")
 """Options that show a fence was meant to run, whatever its language says."""
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _DIRECTIVES = ("production-map", "mutation", "evidence")
 
 
@@ -459,9 +460,11 @@ def _reconcile(page: _PageRun, html: str) -> None:
         elif options:
             told = f"is no language that is run: {', '.join(CLAIMED)} are"
             page.fail(fence.line, f"this fence would not have run: {fence.language or 'an empty name'} {told}")
+    seen = _COMMENT.sub("", html)
     for shown, line in page.shown.items():
-        if shown not in html:
-            page.fail(line, "this fence ran, but the page does not show it: it stands in an indented code block")
+        if _COMMENT.sub("", shown) not in seen:
+            told = "this fence ran, but the page does not show it: it stands in an indented code block or a comment"
+            page.fail(line, told)
     _reconcile_directives(page)
 
 

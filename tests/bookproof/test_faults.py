@@ -91,6 +91,7 @@ FAULTS = {
     "closed by a longer fence": ('```python exec="on"\npass\n````\n\ntext', 1, "would not have run"),
     "not indented enough": ('!!! note\n\n    ```python exec="on"\n  pass\n    ```', 3, "would not have run"),
     "on the line of a list marker": ('- ```python exec="on"\n  pass\n  ```', 1, "cannot begin on the line of a list"),
+    "in a comment": ('<!--\n\n```python exec="on"\npass\n```\n\n-->', 3, "does not show it"),
     "in an indented code block": ('text\n\n    ```python exec="on"\n    pass\n    ```', 3, "does not show it"),
     "empty block": ('```python exec="on"\n```', 1, "the block is empty"),
     "unquoted snippet": ("text\n\n--8<-- src/pack.py", 3, "would be printed, not followed"),
