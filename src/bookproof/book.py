@@ -15,7 +15,7 @@ from pathlib import Path
 from bookproof import outputs
 from bookproof.ahead import Ahead
 from bookproof.cache import Cache, base_key
-from bookproof.examples import Outcome, Runner, hint
+from bookproof.examples import Passes, Runner, hint
 from bookproof.options import Settings
 from bookproof.page import BookproofError, Failure, PageRecord
 
@@ -46,13 +46,12 @@ class Book:
     _runner: Runner | None = None
     _ahead: Ahead | None = None
     _key: str = ""
-    """The part of the cache's key that all examples share."""
 
     @property
     def runner(self) -> Runner:
         """The build's worker, started when the first example runs."""
         if self._runner is None:
-            self._runner = self._new_runner({})
+            self._runner = self._new_runner(Passes())
         return self._runner
 
     def run_ahead(self, pages: Mapping[str, str]) -> None:
@@ -61,15 +60,19 @@ class Book:
         Parameters:
             pages: Source of each page by repository-relative path, in the order of rendering.
         """
-        passes: dict[str, Outcome] = {}
+        passes = Passes()
         self._runner = self._new_runner(passes)
         self._ahead = Ahead(self.settings, self._new_runner(passes), pages)
 
-    def _new_runner(self, passes: dict[str, Outcome]) -> Runner:
-        settings = self.settings
+    def _new_runner(self, passes: Passes) -> Runner:
+        return Runner(self.settings, self.cache("examples"), self.key, passes)
+
+    @property
+    def key(self) -> str:
+        """The part of the key that everything shares which depends on the code; empty where nothing is remembered."""
         if self.remembers and not self._key:
-            self._key = base_key(settings, (settings.src, settings.tests), repr(settings))
-        return Runner(settings, self.cache("examples"), self._key, passes)
+            self._key = base_key(self.settings, (self.settings.src, self.settings.tests), repr(self.settings))
+        return self._key
 
     def open_page(self, path: str) -> None:
         """Begin to run the examples of a page that is being rendered."""

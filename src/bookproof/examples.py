@@ -193,6 +193,16 @@ def plan(
     return Plan(example, not options.id, tuple(complaints), absent)
 
 
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What passed in one build; shared by its runners."""
+
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    """By the cache's keys."""
+    salt: str = field(default_factory=lambda: os.urandom(16).hex())
+    """Part of the key of what no other build may take over."""
+
+
 class Stopped(Exception):  # noqa: N818 (an event, not an error of this program)
     """The page's process ended, or was ended, before it answered."""
 
@@ -223,7 +233,7 @@ class Runner:
         settings: The site's settings.
         cache: Where passes are remembered.
         base: The part of the cache's key that all examples share.
-        passes: What passed in this build, by the cache's keys; shared with the other runner of the build.
+        passes: What passed in this build; shared with the other runner of the build.
     """
 
     def __init__(
@@ -231,11 +241,11 @@ class Runner:
         settings: Settings,
         cache: Cache | None = None,
         base: str = "",
-        passes: dict[str, Outcome] | None = None,
+        passes: Passes | None = None,
     ) -> None:
         self._settings = settings
         self._cache = cache or Cache(None)
-        self._passes = {} if passes is None else passes
+        self._passes = passes or Passes()
         self._base = base
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._responses = -1
@@ -276,6 +286,8 @@ class Runner:
         page = self._page
         if page is None:
             raise RuntimeError("no page is open")
+        if example.options.workdir == "root":
+            page.chain = digest(page.chain, self._passes.salt)  # it may read what no key covers
         page.chain = digest(page.chain, example.id, example.language, example.code, repr(asdict(example.options)))
         if known := self._known(page.chain):
             page.pending.append(example)
@@ -287,16 +299,16 @@ class Runner:
             self._run(page, one)
         outcome = self._run(page, example)
         if not outcome.failure:
-            self._passes[page.chain] = outcome
+            self._passes.outcomes[page.chain] = outcome
             self._cache.put(page.chain, {"output": outcome.output, "rules": list(outcome.rules)})
         else:
             page.chain = digest(page.chain, "failed", os.urandom(8).hex())  # what follows a failure is not remembered
         return outcome
 
     def _known(self, chain: str) -> Outcome | None:
-        if chain not in self._passes and (found := self._cache.get(chain)):
+        if chain not in self._passes.outcomes and (found := self._cache.get(chain)):
             return Outcome(found["output"], tuple(found["rules"]))
-        return self._passes.get(chain)
+        return self._passes.outcomes.get(chain)
 
     def _run(self, page: _Page, example: Example) -> Outcome:
         scratch = page.scratch or _new_scratch()

@@ -26,6 +26,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import BasePlugin, CombinedEvent, event_priority
 from mkdocs.structure.files import Files
 from mkdocs.structure.nav import Navigation
+from mkdocs.structure.pages import Page
 
 from bookproof import diagrams, extension, outputs
 from bookproof.ahead import has_examples
@@ -36,6 +37,7 @@ from bookproof.build import show_failures
 from bookproof.cache import files_digest, installed
 from bookproof.page import Failure, PageRecord
 from bookproof.remembered import remember_api_pages, remember_search
+from bookproof.remembered_pages import can_remember, remember_page, site_key
 
 _log = logging.getLogger("mkdocs.plugins.bookproof")
 
@@ -65,6 +67,8 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         self._site: Path | None = None
         self._build: _Build | None = None
         self._background = Background()
+        self._page_base = ""
+        """What every page of this build depends on; empty until the first is read."""
 
     def on_startup(self, *, command: Literal["build", "gh-deploy", "serve"], dirty: bool) -> None:  # noqa: ARG002
         """Remember whether failures end the process or stand in the page."""
@@ -74,6 +78,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
     def on_config(self, config: MkDocsConfig) -> MkDocsConfig:
         """Open a new book, and see that the extension is there."""
         self._close()
+        self._page_base = ""
         self._site = Path(config.site_dir)
         if address := os.environ.get("SITE_URL"):
             config.site_url = address if address.endswith("/") else f"{address}/"
@@ -105,6 +110,16 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
                 files.remove(file)
                 files.append(file)
         return nav
+
+    @event_priority(-100)
+    def on_page_markdown(self, markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+        """Let an unchanged page be taken from memory."""
+        book = self._current.book
+        if book.remembers and not book.accepting and can_remember(config):
+            if not self._page_base:
+                self._page_base = site_key(config, files, book.form, book.key)
+            remember_page(page, markdown, config.plugins.get("autorefs"), book, self._page_base)
+        return markdown
 
     @event_priority(100)  # before references are resolved, so that those of the production map are
     def _complete(self, env: Any, *, config: MkDocsConfig, files: Files) -> Any:  # noqa: ARG002

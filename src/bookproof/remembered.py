@@ -150,7 +150,7 @@ class _Handler:
             if found := memory.cache.get(key):
                 self._skipped.append((identifier, options))
                 return _Known(found)
-        with _warnings() as warned:
+        with noted_warnings() as warned:
             data = self._collect(identifier, options)
         self._key = "" if warned else key
         return data
@@ -169,7 +169,7 @@ class _Handler:
         if not key or headings:  # headings of another rendering, in which this one is nested
             return str(self._render(data, options, **keywords))
         before = self._memory.recorded()
-        with _warnings() as warned, _anchors(self._memory.autorefs) as anchors:
+        with noted_warnings() as warned, noted_anchors(self._memory.autorefs) as anchors:
             html = str(self._render(data, options, **keywords))
         if not warned and self._memory.recorded() == before and not any(map(len, headings)):
             kept = [[one.tag, dict(one.attrib), one.text] for one in headings]
@@ -196,9 +196,12 @@ def _plain(text: str) -> str:
 
 
 @contextmanager
-def _anchors(autorefs: Any) -> Iterator[list[Any]]:
-    """Note the anchors that are registered meanwhile, without the page."""
+def noted_anchors(autorefs: Any) -> Iterator[list[Any]]:
+    """Note the anchors that are registered meanwhile, without the page; none where there is no such plugin."""
     noted: list[Any] = []
+    if autorefs is None:
+        yield noted
+        return
     register = autorefs.register_anchor
 
     def note(page: Any, *arguments: Any, **named: Any) -> None:
@@ -227,7 +230,7 @@ class _Noting(logging.Handler):
 
 
 @contextmanager
-def _warnings() -> Iterator[list[logging.LogRecord]]:
+def noted_warnings() -> Iterator[list[logging.LogRecord]]:
     """Note what is warned of meanwhile, also where a quiet build would not even make the warnings."""
     noted: list[logging.LogRecord] = []
     logger = logging.getLogger("mkdocs")

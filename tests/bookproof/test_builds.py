@@ -352,6 +352,39 @@ def test_only_passes_are_remembered_and_cold_and_warm_builds_are_equal(site: Tin
     assert counting(site) == 4, "a failure is found again, with everything before it"
 
 
+def test_a_block_that_reads_the_repository_runs_in_every_build(site: TinySite) -> None:
+    """And so does what follows it, since it may use what was read."""
+    read = '```python exec="on" session="s" workdir="root"\nfound = open("note.txt").read()\n```\n\n'
+    site.write("docs/index.md", read + '```python exec="on" session="s"\nprint("note", found)\n```\n')
+    for note in ("one", "two"):
+        site.write("note.txt", note)
+        assert f"note {note}" in text_of(site.build().html())
+
+
+def test_a_remembered_page_is_as_if_rendered(site: TinySite) -> None:
+    """A link to a page that has moved, an output that was accepted, a reworded sentence: each is seen at once."""
+    site.options = "cache: .bookproof"
+    site.write(
+        "docs/index.md", '# Home\n\nSee [the other](other.md#part).\n\n```python exec="on" id="a"\nprint(1)\n```\n'
+    )
+    site.write("docs/other.md", "# Other\n\n## Part\n")
+    site.accept()
+    cold = {path.name: path.read_bytes() for path in site.build("--strict").site.rglob("*") if path.is_file()}
+    assert list((site.root / ".bookproof/pages").rglob("*.json"))
+    warm = {path.name: path.read_bytes() for path in site.build("--strict").site.rglob("*") if path.is_file()}
+    assert cold == warm
+    outputs = site.root / "tests/outputs/index.txt"
+    outputs.write_text(outputs.read_text().replace("1", "2"))
+    assert "docs/index.md:5" in site.build("-q").failures[0]
+    site.accept()
+    site.build()
+    (site.root / "docs/other.md").rename(site.root / "docs/third.md")
+    told = [line for line in site.build("--strict").log.splitlines() if "other.md" in line]
+    assert len(told) == 2, "MkDocs says so as well, when it renders the page"
+    site.write("docs/other.md", "# Other\n\n## Section\n")
+    assert "docs/index.md:3: link 'other/#part'" in site.build("-q").failures[0]
+
+
 def test_a_later_block_meets_the_state_of_remembered_ones(site: TinySite) -> None:
     first = '```python exec="on" session="s"\nx = 20\nopen("f", "w").write("22")\n```\n'
     site.write("docs/index.md", first)

@@ -1,0 +1,131 @@
+"""Remembered pages: what rendering an unchanged page gave, so that a build need not do it again.
+
+It promises that a page comes out byte for byte as it would be rendered: the key covers the page, every file's address,
+the code, its tests and the outputs under review, all that is configured and installed. A page with a failure, a
+warning, a host's lack, a snippet, a docstring or a block that reads the repository is rendered every time, and every
+page is where a site has Markdown extensions or plugins of which nothing is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
+from mkdocs.structure.toc import get_toc
+
+from bookproof.book import Book
+from bookproof.cache import digest
+from bookproof.page import Claim, DiagramRecord, ExampleRecord, PageRecord
+from bookproof.remembered import noted_anchors, noted_warnings
+
+_PLUGINS = {"autorefs", "bookproof", "mkdocstrings", "search"}
+_EXTENSIONS = {
+    "abbr", "admonition", "attr_list", "bookproof", "def_list", "fenced_code", "footnotes", "md_in_html", "meta",
+    "smarty", "tables", "toc", "AutorefsExtension", "MkdocstringsExtension",
+    "pymdownx.betterem", "pymdownx.caret", "pymdownx.details", "pymdownx.emoji", "pymdownx.highlight",
+    "pymdownx.inlinehilite", "pymdownx.keys", "pymdownx.mark", "pymdownx.smartsymbols", "pymdownx.snippets",
+    "pymdownx.superfences", "pymdownx.tabbed", "pymdownx.tasklist", "pymdownx.tilde",
+}  # fmt: skip
+"""Those whose work on a page ends with the page, or is noted here."""
+_ELSEWHERE = ("8<", ":::", 'workdir="root"')
+"""Signs that a page depends on files that the key does not cover."""
+
+
+def can_remember(config: MkDocsConfig) -> bool:
+    """Tell whether everything that renders the pages of a site is known."""
+    listed: list[Any] = config.markdown_extensions  # plugins add objects
+    names = {one if isinstance(one, str) else type(one).__name__ for one in listed}
+    plugins = {name.removeprefix("material/") for name in config.plugins}
+    return names <= _EXTENSIONS and plugins <= _PLUGINS and not config.hooks
+
+
+def remember_page(page: Page, text: str, autorefs: Any, book: Book, base: str) -> None:
+    """Let a page whose Markdown has been read be rendered from memory, or remembered once it has been rendered.
+
+    Parameters:
+        page: The page.
+        text: Its Markdown, as it will be rendered.
+        autorefs: The plugin of this name, if there is one.
+        book: The book of this build.
+        base: Everything that all pages depend on.
+    """
+    source = page.file.content_string
+    if any(sign in source for sign in _ELSEWHERE):
+        return
+    path = f"{book.settings.docs}/{page.file.src_uri}"
+    key = digest(base, page.file.src_uri, page.file.dest_uri, source, text, repr(sorted(page.meta.items())))
+    cache, render = book.cache("pages"), page.render
+
+    def remembered(config: MkDocsConfig, files: Files) -> None:
+        found = cache.get(key)
+        if found is not None:
+            _restore(found, page, files, book, autorefs)
+            return
+        with noted_warnings() as warned, noted_anchors(autorefs) as anchors:
+            render(config, files)
+        record = book.records.get(path)
+        if record is not None and not warned and _is_whole(record):
+            cache.put(key, _kept(page, record, anchors))
+
+    page.render = remembered  # type: ignore[method-assign]  # of this page alone: MkDocs has no event that could skip it
+
+
+def site_key(config: MkDocsConfig, files: Files, *parts: str) -> str:
+    """Return a digest over what every page of a site depends on.
+
+    Parameters:
+        config: MkDocs' configuration.
+        files: Every file of the site, since links are resolved to their addresses.
+        *parts: What else counts.
+    """
+    addresses = sorted((file.src_uri, file.dest_uri, str(file.inclusion)) for file in files)
+    return digest("page", repr(addresses), repr(config.validation), str(config.use_directory_urls), *parts)
+
+
+def _is_whole(record: PageRecord) -> bool:
+    return not record.failures and all(one.status in {"passed", "off"} for one in record.examples)
+
+
+def _kept(page: Page, record: PageRecord, anchors: list[Any]) -> dict[str, Any]:
+    return {
+        "content": page.content,
+        "toc": [_token(item) for item in page.toc],
+        "title": page._title_from_render,  # noqa: SLF001 - the page's own name for it
+        "ids": sorted(page.present_anchor_ids or ()),
+        "links": {to.src_uri: links for to, links in (page.links_to_anchors or {}).items()},
+        "anchors": anchors,
+        "record": asdict(record),
+    }
+
+
+def _token(item: Any) -> dict[str, Any]:
+    return {"name": item.title, "id": item.id, "level": item.level, "children": [_token(one) for one in item.children]}
+
+
+def _restore(found: dict[str, Any], page: Page, files: Files, book: Book, autorefs: Any) -> None:
+    page.content = found["content"]
+    page.toc = get_toc(found["toc"])
+    page._title_from_render = found["title"]  # noqa: SLF001
+    page.present_anchor_ids = set(found["ids"])
+    linked = {files.get_file_from_path(name): links for name, links in found["links"].items()}
+    page.links_to_anchors = {file: links for file, links in linked.items() if file is not None}
+    for arguments, named in found["anchors"]:
+        autorefs.register_anchor(page, *arguments, **named)
+    known = found["record"]
+    record = book.begin(known["path"], known["url"])
+    record.source = known["source"]
+    made: tuple[tuple[str, Callable[..., Any]], ...] = (
+        ("examples", ExampleRecord),
+        ("diagrams", DiagramRecord),
+        ("claims", Claim),
+    )
+    for name, kind in made:
+        rows = [
+            {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+            for row in known[name]
+        ]
+        getattr(record, name).extend(kind(**row) for row in rows)
