@@ -15,6 +15,7 @@ from html import escape, unescape
 from bookproof import citations
 from bookproof import production_map as html
 from bookproof.citations import CitedTest, Symbol
+from bookproof.claims import value_of
 from bookproof.mutations import Mutation, MutationResult, render_mutation, unknown_mutation
 from bookproof.options import Settings
 from bookproof.page import DIRECTIVE, Claim, Failure, PageRecord
@@ -115,6 +116,7 @@ class _Page:
     symbols: dict[str, Symbol] = field(default_factory=dict)
     tests: dict[str, CitedTest] = field(default_factory=dict)
     mutations: dict[str, Mutation] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
 
     def resolve(self) -> None:
         """Look up every claim; note those that do not hold."""
@@ -125,6 +127,8 @@ class _Page:
                 failure = self._symbol(claim)
             elif claim.kind == "test":
                 failure = self._test(claim)
+            elif claim.kind == "value":
+                failure = self._value(claim)
             elif claim.name in declared:
                 self.mutations[claim.name] = declared[claim.name]
             else:
@@ -148,6 +152,14 @@ class _Page:
         result = verdicts.tests.get(claim.name) if verdicts is not None else None
         return None if result is None else citations.test_failure(result, self.record.path, claim.line)
 
+    def _value(self, claim: Claim) -> Failure | None:
+        value, wrong = value_of(claim.name, self.record.examples)
+        example = claim.name.partition(":")[0].strip()
+        if wrong and any(one.id == example and one.status == "failed" for one in self.record.examples):
+            return None  # told where it failed
+        self.values[claim.name] = value
+        return Failure(self.record.path, claim.line, wrong) if wrong else None
+
     def mapped(self, kind: str) -> list[str]:
         """Return the names that the front matter cites and that hold, without repetition."""
         known = {"symbol": [*self.symbols], "test": [*self.tests], "mutation": [*self.mutations]}[kind]
@@ -165,6 +177,10 @@ class _Page:
             mutation = self.mutations[name]
             verdict = html.render_mutation_verdict(name, self._mutation_result(name))
             return f"{html.render_mutation_link(mutation, self.links)} ({verdict})"
+        if value := self.values.get(name):
+            example = escape(name.partition(":")[0].strip())
+            title = f"Printed by the example {example} of this page"
+            return f'<a class="bookproof-value" href="#example-{example}" title="{title}">{escape(value)}</a>'
         return f"<code>{escape(name)}</code>"
 
     def directive(self, name: str, argument: str) -> str:

@@ -1,19 +1,20 @@
 """Claims: what a page says it proves, in its front matter and in its text.
 
 It promises that every claim is found with the line where it is made; whether it is true is judged elsewhere. The front
-matter lists `symbols`, `tests` and `mutation` (one id or a list); in the text a claim is a role: {symbol}, {test} or
-{mutation}, followed by a name between backticks.
+matter lists `symbols`, `tests` and `mutation` (one id or a list); in the text a claim is a role: {symbol}, {test},
+{mutation} or {value}, followed by a name between backticks. The name of a value is that of an example of the page and
+of what it printed: `id: key`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bookproof.page import Claim, Failure, directives, outside_fences
+from bookproof.page import Claim, ExampleRecord, Failure, directives, outside_fences
 
-ROLE = re.compile(r"\{(?P<kind>symbol|test|mutation)\}`(?P<name>[^`\n]+)`")
+ROLE = re.compile(r"\{(?P<kind>symbol|test|mutation|value)\}`(?P<name>[^`\n]+)`")
 """How a claim is written in a sentence."""
 ROLE_LIKE = re.compile(r"\{(?P<kind>\w+)\}`[^`\n]+`")
 LONG_CODE = re.compile(r"(?<!`)(``+)(?!`).+?(?<!`)\1(?!`)")
@@ -56,11 +57,41 @@ def claims(path: str, source: str, meta: Mapping[str, Any]) -> tuple[tuple[Claim
     return tuple(found), tuple(failures)
 
 
+def value_of(name: str, records: Iterable[ExampleRecord]) -> tuple[str, str]:
+    """Return what an example of a page printed for a key, and what is wrong; one of them is empty.
+
+    The key stands before `=` or `: `, or is a cell of a table whose next cell is the value. Where it stands more than
+    once, all its values must be the same.
+
+    Parameters:
+        name: `id: key`, as the role says it.
+        records: The examples of the page.
+    """
+    example, _, key = (part.strip() for part in name.partition(":"))
+    record = next((one for one in records if one.id == example), None)
+    if not key:
+        return "", f"a value is named by an example and a key, such as `setup: rows`, not {name!r}"
+    if record is None or record.status == "off":
+        return "", f"no example {example!r} ran on this page"
+    if record.status == "absent":
+        return "not computed on this host", ""
+    start = rf"(?<![\w.-]){re.escape(key)}"
+    found = re.findall(rf"{start}=([^\s,;|)]+)|{start}: +(\S.*?)(?=  |[,;]|$)", record.output, re.MULTILINE)
+    cells = re.findall(rf"^\|(?:.*\|)? *{re.escape(key)} *\| *(.*?) *\|", record.output, re.MULTILINE)
+    values = {*map("".join, found), *cells}
+    if len(values) == 1:
+        return values.pop(), ""
+    told = "nothing" if not values else "several values: " + ", ".join(sorted(values))
+    return "", f"example {example!r} printed {told} for {key!r}"
+
+
 def _misspelt(path: str, number: int, line: str) -> Iterator[Failure]:
     for match in ROLE_LIKE.finditer(line):
         if not ROLE.match(match.group()):
             kind = match["kind"]
-            yield Failure(path, number, f"unknown role {{{kind}}}: known are {{symbol}}, {{test}} and {{mutation}}")
+            yield Failure(
+                path, number, f"unknown role {{{kind}}}: known are {{symbol}}, {{test}}, {{mutation}} and {{value}}"
+            )
 
 
 def _line(source: str, text: str) -> int:

@@ -446,6 +446,44 @@ def test_it_works_from_a_process_of_its_own_and_without_fork(site: TinySite) -> 
     assert "docs/index.md" not in done.stderr
 
 
+VALUES = """\
+# Home
+
+It took {value}`run: attempts` attempts, {value}`run: rows` rows, and {value}`run: the mean` in the mean.
+
+```python exec="on" id="run" result="markdown"
+print("attempts=3, rows: 12 of 20; other: 1\\n\\n| what | is |\\n|---|---|\\n| the mean | 0.25 s |")
+```
+"""
+
+
+def test_a_sentence_shows_what_an_example_printed(site: TinySite) -> None:
+    site.options = 'outputs: ""'
+    site.write("docs/index.md", VALUES)
+    for _ in range(2):  # also from memory
+        html = site.build("--strict").html()
+        assert "It took 3 attempts, 12 of 20 rows, and 0.25 s in the mean." in text_of(html)
+        assert html.count('class="bookproof-value" href="#example-run"') == 3
+
+
+@pytest.mark.parametrize(
+    ("role", "told"),
+    [
+        ("run: gone", "example 'run' printed nothing for 'gone'"),
+        ("away: rows", "no example 'away' ran on this page"),
+        ("run", "a value is named by an example and a key"),
+        ("run: is", "printed several values: 1, 2 for 'is'"),
+    ],
+)
+def test_a_value_that_no_example_printed_is_red_at_its_line(site: TinySite, role: str, told: str) -> None:
+    site.options = 'outputs: ""'
+    page = f"# Home\n\nIt is {{value}}`{role}`.\n\n"
+    site.write("docs/index.md", page + '```python exec="on" id="run"\nprint("a is=1 is=2 this=3")\n```\n')
+    (failure,) = site.build("-q").failures
+    assert failure.startswith("docs/index.md:3: ")
+    assert told in failure
+
+
 def test_a_page_can_show_how_directives_and_roles_are_written(site: TinySite) -> None:
     site.write("docs/index.md", "`<!-- bookproof: mutation ID -->` and ``{test}`tests/x.py` ``\n")
     built = site.build("--strict")
