@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +155,47 @@ def test_status_shows_every_table_whole(run: Any, tmp_path: Path) -> None:
     out = run("status", "--root", tmp_path)[1]
     for word in ("automations (1)", "runs (0)", "sessions (1)", "hosts (2)", "deliveries (0)", "FINISHED"):
         assert word in out
+
+
+@pytest.mark.parametrize("columns", [40, 80, 250])
+def test_status_fits_the_terminal_and_cuts_no_value(tmp_path: Path, columns: int) -> None:
+    """A table that is too wide is shown row by row; one without rows is its title alone."""
+    main_py = [sys.executable, "-m", "sovereign_agent"]
+    subprocess.run([*main_py, "mechanisms", "--root", tmp_path], check=True, capture_output=True)
+    leader, follower = os.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "LINES": "50", "TERM": "dumb"}
+    with subprocess.Popen([*main_py, "status", "--root", tmp_path], stdout=follower, env=environment) as process:
+        os.close(follower)
+        out = b""
+        with contextlib.suppress(OSError):  # how a terminal says that its other end is closed
+            while part := os.read(leader, 65536):
+                out += part
+    os.close(leader)
+    assert process.returncode == 0
+    text = out.decode()
+    data = json.loads(subprocess.check_output([*main_py, "status", "--json", "--root", tmp_path]))
+    for rows in data.values():
+        for row in rows:
+            assert all(re.sub(r"\.\d{6}Z$", "Z", str(value)) in text for value in row.values() if value is not None)
+    assert ("- session_id" in text) == (columns < 250)
+    assert re.search(r"^runs \(0\)\s*\n\S", text, re.MULTILINE), "no frame around nothing"
+    assert max(map(len, text.splitlines())) <= max(columns, 60)
+
+
+def test_the_scenario_says_that_it_is_ahead_of_the_clock(run: Any, tmp_path: Path) -> None:
+    before = datetime.now(UTC)
+    run("mechanisms", "--root", tmp_path, "--only", "coordination")
+    at = [json.loads(line)["at"] for line in run("events", "--root", tmp_path, "--json")[1].splitlines()]
+    ahead = (datetime.fromisoformat(max(at)) - before).total_seconds()
+    assert 26 <= ahead < 60
+    assert "26 seconds ahead" in " ".join(run("mechanisms", "--help")[1].split())
+
+
+@pytest.mark.parametrize("name", list(cli.commands))
+def test_the_list_of_commands_cuts_no_sentence(run: Any, name: str) -> None:
+    out = run("--help")[1]
+    assert re.search(rf"^  {name} .*\.$", out, re.MULTILINE)
+    assert "..." not in out.split("Commands:")[1]
 
 
 def test_a_long_table_is_cut_and_says_so(run: Any, tmp_path: Path, clock: Any) -> None:

@@ -93,7 +93,8 @@ class Article:
         facts = self.facts
         count = {status: sum(one.status == status for one in record.examples) for status in ("passed", "absent", "off")}
         commit = f"Commit <code>{facts.commit[:12]}</code>" if facts.commit else "No commit"
-        parts = [commit, "1 example run" if count["passed"] == 1 else f"{count['passed']} examples run"]
+        run = {0: "", 1: "1 example run"}.get(count["passed"], f"{count['passed']} examples run")
+        parts = [commit, run or ("no example run" if record.examples else "no examples on this page")]
         if count["absent"]:
             parts.append(f"{count['absent']} not run on this host")
         if count["off"]:

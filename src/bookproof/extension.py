@@ -338,7 +338,7 @@ def _example(page: _PageRun, language: str, written: dict[str, str], code: str, 
         status, detail = ("absent", ", ".join(planned.absent)) if planned.absent else ("off", options.why)
         page.record.examples.append(ExampleRecord(name, line, language, code, "", status, detail))
         shown = _shown_only(page, language, code, options, md)
-        return _wrapped(page, line, shown, f"not run: {detail}", _attributes(page, name, options, status), md)
+        return _wrapped(page, line, shown, escape(f"not run: {detail}"), _attributes(page, name, options, status), md)
     outcome = page.book.runner.run(planned.example)
     status = "failed" if outcome.failure else "passed"
     record = ExampleRecord(name, line, language, code, outcome.output, status, rules=outcome.rules)
@@ -408,7 +408,7 @@ def _wrapped(page: _PageRun, line: int, html: str, note: str, attributes: str, m
     """Return a block's HTML in the element that names it, and keep markdown-exec's headings with it."""
     if not html and not note:
         return ""
-    told = f'<p class="bookproof-note">{escape(note)}</p>' if note else ""
+    told = f'<p class="bookproof-note">{note}</p>' if note else ""
     wrapped = f"<div {attributes}>\n{html}\n{told}</div>"
     page.shown[wrapped] = line
     if InsertHeadings.name in md.treeprocessors:
@@ -420,14 +420,15 @@ def _wrapped(page: _PageRun, line: int, html: str, note: str, attributes: str, m
 
 
 def _note(options: FenceOptions, outcome: Outcome) -> str:
+    """Return, as HTML, what is said below a block: that it was meant to fail, and what was not shown as it was."""
     parts = []
-    if options.raises:
-        parts.append(f"fails as it should: raises {options.raises}")
-    if options.returncode:
-        parts.append(f"fails as it should: exit code {options.returncode}")
+    if options.raises or options.returncode:
+        how = f"raises {escape(options.raises)}" if options.raises else f"exit code {options.returncode}"
+        told = "Written to fail. Had it passed, the build would have failed."
+        parts.append(f'<strong class="bookproof-fails" title="{told}">\u2717 Fails on purpose: {how}</strong>')
     if outcome.rules:
-        parts.append(f"normalised: {', '.join(outcome.rules)}")
-    return "; ".join(parts)
+        parts.append(f"With placeholders for what differs from run to run: {escape(', '.join(outcome.rules))}")
+    return "<br>".join(parts)
 
 
 def _diagram(page: _PageRun, written: dict[str, str], text: str) -> str:

@@ -1,8 +1,9 @@
 """Figures: small pictures of a run, as SVG in a page, each with the same facts as text.
 
 It promises the same bytes for the same data, colours that come from the page's palette (CSS variables), a word beside
-every colour, and a table with everything that the picture shows. It draws five kinds and lays nothing out cleverly: a
-label that is too long for its place is cut, and stands whole in the table.
+every colour, labels that stand whole, and a table with everything that the picture shows. It draws each figure twice,
+for a wide and for a narrow screen, and the style sheet shows one of them. It lays nothing out cleverly: a label that
+does not fit beside its shape takes a line of its own.
 
 A block with `result="html"` prints what these functions return.
 """
@@ -11,16 +12,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
 
-WIDTH = 720
-"""Width of every drawing in its own units; a page scales it down, and lets it scroll where it would get too small."""
-_CHARACTER = 6.6
-"""About the width of one character at the font size of labels, in drawing units."""
+WIDE, NARROW = 720, 340
+"""Widths of the two drawings in their own units, which are pixels at the size they are made for."""
+_CHARACTER = 7.0
+"""Width of an average character at the font size of labels, in drawing units, with some room for wider fonts."""
 _FONT = 12
+_LINE = 16
+"""Height of a line of text."""
 
 
 class Tone(StrEnum):
@@ -76,6 +80,8 @@ class Bar:
 def matrix(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[Cell]], *, corner: str = "") -> str:
     """Return a table of coloured fields: what was tried, against what, and what came of it.
 
+    On a narrow screen each row becomes a list of its fields.
+
     Parameters:
         title: What the figure shows.
         columns: Names of the columns.
@@ -88,19 +94,32 @@ def matrix(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[Cell]
     for name, cells in rows.items():
         if len(cells) != len(columns):
             raise ValueError(f"row {name!r} has {len(cells)} cells for {len(columns)} columns")
-    left = _room([*rows, corner])
-    width = (WIDTH - left) / max(1, len(columns))
-    head, height = 36, 34
-    shapes = [_text(left + (i + 0.5) * width, 22, name, width, anchor="middle") for i, name in enumerate(columns)]
-    for number, (name, cells) in enumerate(rows.items()):
-        y = head + number * height
-        shapes.append(_text(0, y + 21, name, left - 8))
-        for i, cell in enumerate(cells):
-            x = left + i * width
-            shapes.append(_box(x + 2, y + 2, width - 4, height - 4, cell.tone))
-            shapes.append(_text(x + width / 2, y + 21, cell.text, width - 8, anchor="middle", tone=cell.tone))
+
+    def wide(paper: _Paper) -> None:
+        left = _room([*rows, corner], most=paper.width * 0.3)
+        width = (paper.width - left) / max(1, len(columns))
+        lines = max((len(_wrap(name, width - 8)) for name in columns), default=1)
+        for i, name in enumerate(columns):
+            paper.text(left + (i + 0.5) * width, paper.y, name, width - 8, anchor="middle")
+        paper.y += lines * _LINE + 8
+        for name, cells in rows.items():
+            texts = [_wrap(cell.text, width - 12) for cell in cells]
+            height = max(map(len, [_wrap(name, left - 8), *texts])) * _LINE + 14
+            paper.text(0, paper.y + 7, name, left - 8)
+            for i, cell in enumerate(cells):
+                paper.box(left + i * width + 2, paper.y, width - 4, height - 4, cell.tone)
+                paper.text(left + (i + 0.5) * width, paper.y + 5, cell.text, width - 12, anchor="middle")
+            paper.y += height
+
+    def narrow(paper: _Paper) -> None:
+        for name, cells in rows.items():
+            paper.y += paper.text(0, paper.y, name, paper.width, strong=True) + 4
+            for column, cell in zip(columns, cells, strict=True):
+                paper.field(column, cell.text, cell.tone)
+            paper.y += 8
+
     table = [[name, *(cell.text for cell in cells)] for name, cells in rows.items()]
-    return _figure(title, head + len(rows) * height, shapes, [corner, *columns], table)
+    return _figure(title, {WIDE: wide, NARROW: narrow}, [corner, *columns], table)
 
 
 def strip(title: str, rows: Sequence[tuple[str, str, Cell]], *, names: tuple[str, str, str]) -> str:
@@ -111,18 +130,14 @@ def strip(title: str, rows: Sequence[tuple[str, str, Cell]], *, names: tuple[str
         rows: For each row its number or name, its content, and the cell that says what became of it.
         names: What these three are.
     """
-    height = 26
-    left = _room([row[0] for row in rows], most=120)
-    right = _room([row[2].text for row in rows], most=200) + 8
-    shapes = []
-    for number, (name, content, cell) in enumerate(rows):
-        y = number * height
-        shapes.append(_text(0, y + 17, name, left - 8))
-        shapes.append(_box(left, y + 2, WIDTH - left, height - 4, cell.tone))
-        shapes.append(_text(left + 8, y + 17, content, WIDTH - left - right - 16, tone=cell.tone))
-        shapes.append(_text(WIDTH - 8, y + 17, cell.text, right, anchor="end", tone=cell.tone))
+
+    def draw(paper: _Paper) -> None:
+        left = _room([row[0] for row in rows], most=paper.width * 0.33)
+        for name, content, cell in rows:
+            paper.field(content, cell.text, cell.tone, name=name, left=left)
+
     table = [[name, content, cell.text] for name, content, cell in rows]
-    return _figure(title, len(rows) * height, shapes, list(names), table)
+    return _figure(title, {WIDE: draw, NARROW: draw}, list(names), table)
 
 
 def lanes(
@@ -154,35 +169,63 @@ def lanes(
     unknown = {*(span.lane for span in spans), *(mark.lane for mark in marks)} - set(names)
     if unknown:
         raise ValueError(f"no such lane: {', '.join(sorted(unknown))}")
-    left, height = _room(names), 58
-    scale = (WIDTH - left - 24) / (end - start)
 
-    def place(at: float) -> float:
-        return left + (min(max(at, start), end) - start) * scale
+    def draw(paper: _Paper) -> None:
+        left = _room(names, most=paper.width * 0.3)
+        right = paper.width - 24
 
-    bottom = len(names) * height
-    shapes = []
-    for number, name in enumerate(names):
-        y = number * height
-        shapes.append(_text(0, y + 24, name, left - 8))
-        shapes.append(_line(left, y + 20, WIDTH - 24, y + 20))
-        for span in (span for span in spans if span.lane == name):
-            x, width = place(span.start), max(2.0, place(span.end) - place(span.start))
-            shapes.append(_box(x, y + 8, width, 24, span.tone))
-            shapes.append(_text(x + width / 2, y + 24, span.text, width - 4, anchor="middle", tone=span.tone))
-        inside = sorted((mark for mark in marks if mark.lane == name), key=lambda mark: mark.at)
-        for mark, until in zip(inside, [place(mark.at) for mark in inside[1:]] + [float(WIDTH)], strict=False):
-            x = place(mark.at)
-            shapes.append(_tick(x, y + 4, y + 36, mark.tone))
-            shapes.append(_text(x + 3, y + 46, mark.text, until - x - 6))
-    for at in _ticks(start, end):
-        shapes.append(_line(place(at), bottom, place(at), bottom + 5))
-        shapes.append(_text(place(at), bottom + 18, f"{at:g} {unit}", 60, anchor="middle"))
+        def place(at: float) -> float:
+            return left + (min(max(at, start), end) - start) / (end - start) * (right - left)
+
+        for name in names:
+            inside = [span for span in spans if span.lane == name], [mark for mark in marks if mark.lane == name]
+            _lane(paper, name, *inside, place, left)
+        bottom = paper.y
+        for at in _ticks(start, end, most=9 if paper.width == WIDE else 5):
+            paper.line(place(at), bottom, place(at), bottom + 5)
+            paper.text(place(at), bottom + 8, f"{at:g} {unit}", 60, anchor="middle")
+        paper.y = bottom + 8 + _LINE
+
     table = [[s.lane, f"{s.start:g} to {s.end:g} {unit}", s.text] for s in spans]
     table += [[m.lane, f"{m.at:g} {unit}", m.text] for m in marks]
     order = {name: number for number, name in enumerate(names)}
     table.sort(key=lambda row: (order[row[0]], float(row[1].split(" ")[0])))
-    return _figure(title, bottom + 24, shapes, ["lane", "when", "what"], table)
+    return _figure(title, {WIDE: draw, NARROW: draw}, ["lane", "when", "what"], table)
+
+
+def _lane(
+    paper: _Paper,
+    name: str,
+    spans: Sequence[Span],
+    marks: Sequence[Mark],
+    place: Callable[[float], float],
+    left: float,
+) -> None:
+    """Draw one lane; what does not fit into its span stands below, beside what happened."""
+    top = paper.y
+    paper.text(0, top + 8, name, left - 8)
+    paper.line(left, top + 16, paper.width - 24, top + 16)
+    below: list[tuple[float, str]] = [(place(mark.at), mark.text) for mark in marks]
+    for span in spans:
+        x, width = place(span.start), max(2.0, place(span.end) - place(span.start))
+        paper.box(x, top + 4, width, 24, span.tone)
+        if len(_wrap(span.text, width - 4)) <= 1:
+            paper.text(x + width / 2, top + 8, span.text, width - 4, anchor="middle")
+        else:
+            below.append((x, span.text))
+    for mark in marks:
+        paper.tick(place(mark.at), top, top + 32, mark.tone)
+    paper.y = top + 36
+    taken = 0.0
+    for x, text in sorted(below):
+        wanted = min(len(text) * _CHARACTER, paper.width)
+        at = min(x, paper.width - wanted)
+        if at < taken:  # beside the label before it there is no room
+            paper.y += _LINE
+        used = paper.text(at, paper.y, text, wanted + _CHARACTER)
+        paper.y += max(0, used - _LINE)
+        taken = at + wanted + _CHARACTER
+    paper.y += _LINE + 10 if below else 4
 
 
 def bars(title: str, legend: Sequence[str], rows: Sequence[Bar], *, digits: int = 3) -> str:
@@ -197,97 +240,154 @@ def bars(title: str, legend: Sequence[str], rows: Sequence[Bar], *, digits: int 
     Raises:
         ValueError: A bar has another number of parts, or one is negative or not finite.
     """
-    if len(legend) > len(_PARTS):
-        raise ValueError(f"at most {len(_PARTS)} parts can be told apart: {len(legend)}")
+    if len(legend) > _PARTS:
+        raise ValueError(f"at most {_PARTS} parts can be told apart: {len(legend)}")
     for row in rows:
-        if len(row.parts) != len(legend):
-            raise ValueError(f"bar {row.name!r} has {len(row.parts)} parts for {len(legend)} names")
-        if not all(math.isfinite(part) and part >= 0 for part in row.parts):
-            raise ValueError(f"bar {row.name!r} has a part below 0 or not finite: {row.parts}")
-    left = _room([row.name for row in rows])
-    right = _room([row.note for row in rows]) + 8
+        _check(row, len(legend))
     most = max((sum(row.parts) for row in rows), default=0.0) or 1.0
-    scale = (WIDTH - left - right) / most
-    shapes, x = [], float(left)
-    for number, name in enumerate(legend):
-        shapes.append(f'<rect class="figure-part-{number}" x="{x:.1f}" y="6" width="12" height="12" rx="2"/>')
-        shapes.append(_text(x + 18, 16, name, 120))
-        x += 18 + len(name) * _CHARACTER + 22
-    head, height = 30, 30
-    for index, row in enumerate(rows):
-        y = head + index * height
-        shapes.append(_text(0, y + 19, row.name, left - 8))
-        x = float(left)
-        for number, part in enumerate(row.parts):
-            width = part * scale
-            if width > 0:
-                shapes.append(
-                    f'<rect class="figure-part-{number}" x="{x:.1f}" y="{y + 4}" width="{width:.1f}" height="22"/>'
-                )
-            x += width
-        shapes.append(_text(x + 6, y + 19, row.note, right))
+
+    def draw(paper: _Paper) -> None:
+        paper.legend(legend)
+        left = _room([row.name for row in rows], most=paper.width * 0.3)
+        beside = _room([row.note for row in rows], most=paper.width)
+        under = left + beside > paper.width * 0.5
+        scale = (paper.width - left - (0 if under else beside + 6)) / most
+        for row in rows:
+            height = max(26, len(_wrap(row.name, left - 8)) * _LINE)
+            paper.text(0, paper.y + 4, row.name, left - 8)
+            x = left
+            for number, part in enumerate(row.parts):
+                if part > 0:
+                    paper.part(number, x, paper.y, part * scale, 22)
+                x += part * scale
+            if not under:
+                paper.text(x + 6, paper.y + 4, row.note, paper.width - x - 6)
+            paper.y += height
+            if under and row.note:
+                paper.y += paper.text(left, paper.y, row.note, paper.width - left) + 6
+
     table = [[row.name, *(f"{part:.{digits}f}" for part in row.parts), row.note] for row in rows]
-    return _figure(title, head + len(rows) * height, shapes, ["", *legend, ""], table)
+    return _figure(title, {WIDE: draw, NARROW: draw}, ["", *legend, ""], table)
 
 
-_PARTS = range(6)
+_PARTS = 6
+
+
+def _check(bar: Bar, parts: int) -> None:
+    if len(bar.parts) != parts:
+        raise ValueError(f"bar {bar.name!r} has {len(bar.parts)} parts for {parts} names")
+    if not all(math.isfinite(part) and part >= 0 for part in bar.parts):
+        raise ValueError(f"bar {bar.name!r} has a part below 0 or not finite: {bar.parts}")
+
+
+class _Paper:
+    """A drawing that grows downwards."""
+
+    def __init__(self, width: float) -> None:
+        self.width = width
+        self.y = 4.0
+        """Where the next thing stands."""
+        self.shapes: list[str] = []
+
+    def text(self, x: float, y: float, text: str, room: float, *, anchor: str = "start", strong: bool = False) -> float:
+        """Write a text from its top downwards, in as many lines as it needs, and return their height."""
+        place = "" if anchor == "start" else f' text-anchor="{anchor}"'
+        weight = ' font-weight="600"' if strong else ""
+        lines = _wrap(text, room)
+        for number, line in enumerate(lines):
+            at = y + 12 + number * _LINE
+            self.shapes.append(f'<text x="{x:.1f}" y="{at:.1f}"{place}{weight}>{escape(line)}</text>')
+        return len(lines) * _LINE
+
+    def box(self, x: float, y: float, width: float, height: float, tone: Tone) -> None:
+        self.shapes.append(
+            f'<rect class="figure-{tone}" x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" '
+            f'height="{height:.1f}" rx="3"/>'
+        )
+
+    def part(self, number: int, x: float, y: float, width: float, height: float) -> None:
+        self.shapes.append(
+            f'<rect class="figure-part-{number}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"/>'
+        )
+
+    def line(self, x1: float, y1: float, x2: float, y2: float) -> None:
+        self.shapes.append(f'<line class="figure-axis" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+
+    def tick(self, x: float, y1: float, y2: float, tone: Tone) -> None:
+        self.shapes.append(f'<line class="figure-tick-{tone}" x1="{x:.1f}" y1="{y1:.1f}" x2="{x:.1f}" y2="{y2:.1f}"/>')
+
+    def legend(self, names: Sequence[str]) -> None:
+        """Write the parts' colours and names, in as many lines as they need."""
+        x = 0.0
+        for number, name in enumerate(names):
+            wanted = 18 + len(name) * _CHARACTER + 12
+            if x and x + wanted > self.width:
+                x, self.y = 0.0, self.y + _LINE + 2
+            self.part(number, x, self.y + 2, 12, 12)
+            self.text(x + 18, self.y, name, self.width - x - 18)
+            x += wanted
+        self.y += _LINE + 10
+
+    def field(self, content: str, fate: str, tone: Tone, *, name: str = "", left: float = 0.0) -> None:
+        """Draw one field with its content and, beside it or below it, what became of it."""
+        inner = self.width - left - 16
+        beside = (len(content) + len(fate) + 2) * _CHARACTER <= inner
+        lines = 1 if beside else len(_wrap(content, inner)) + len(_wrap(fate, inner))
+        height = max(lines, len(_wrap(name, left - 8))) * _LINE + 8
+        self.text(0, self.y + 4, name, left - 8)
+        self.box(left, self.y, self.width - left, height, tone)
+        used = self.text(left + 8, self.y + 4, content, inner)
+        if beside:
+            self.text(self.width - 8, self.y + 4, fate, inner, anchor="end", strong=True)
+        else:
+            self.text(left + 8, self.y + 4 + used, fate, inner, strong=True)
+        self.y += height + 4
 
 
 def _figure(
-    title: str, height: float, shapes: Sequence[str], head: Sequence[str], table: Sequence[Sequence[str]]
+    title: str, drawings: Mapping[int, Callable[[_Paper], None]], head: Sequence[str], table: Sequence[Sequence[str]]
 ) -> str:
-    """Put a drawing into a figure with its caption and its facts as a table."""
+    """Put the drawings into a figure with its caption and its facts as a table."""
+    shown = []
+    for width, draw in drawings.items():
+        paper = _Paper(width)
+        draw(paper)
+        shown.append((width, paper))
+    shapes = [shape for _, paper in shown for shape in paper.shapes]
     name = "figure-" + hashlib.sha256("\0".join([title, *shapes]).encode()).hexdigest()[:10]
+    svgs = "".join(
+        f'<svg class="bookproof-figure-{"wide" if width == WIDE else "narrow"}" role="img" aria-labelledby="{name}" '
+        f'viewBox="0 0 {width} {paper.y + 4:g}" xmlns="http://www.w3.org/2000/svg" '
+        f'font-size="{_FONT}">{"".join(paper.shapes)}</svg>'
+        for width, paper in shown
+    )
     cells = "".join(f'<th scope="col">{escape(text)}</th>' for text in head)
     rows = "".join(
         f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(text)}</td>" for text in row[1:]) + "</tr>"
         for row in table
     )
     return (
-        f'<figure class="bookproof-figure"><div class="bookproof-figure-scroll" role="group" tabindex="0" '
-        f'aria-labelledby="{name}">'
-        f'<svg role="img" aria-labelledby="{name}" viewBox="0 0 {WIDTH} {height:g}" xmlns="http://www.w3.org/2000/svg" '
-        f'font-size="{_FONT}">{"".join(shapes)}</svg></div>'
-        f'<figcaption id="{name}">{escape(title)}</figcaption>'
+        f'<figure class="bookproof-figure"><figcaption id="{name}">{escape(title)}</figcaption>{svgs}'
         f"<details><summary>The same as a table</summary><table><caption>{escape(title)}</caption>"
         f"<thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table></details></figure>\n"
     )
 
 
-def _room(texts: Sequence[str], *, most: float = 200) -> float:
-    """Return how much width a column of labels needs."""
+def _room(texts: Sequence[str], *, most: float) -> float:
+    """Return how much width a column of labels needs, and no more than it may have."""
     longest = max((len(text) for text in texts), default=0)
-    return min(most, longest * _CHARACTER + 12) if longest else 0
+    return min(most, longest * _CHARACTER + 12) if longest else 0.0
 
 
-def _text(x: float, y: float, text: str, room: float, *, anchor: str = "start", tone: Tone = Tone.PLAIN) -> str:
-    fits = int(room / _CHARACTER)
-    shown = text if len(text) <= fits else text[: max(0, fits - 1)].rstrip() + "\u2026" if fits > 1 else ""
-    if not shown:
-        return ""
-    place = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f'<text class="figure-text-{tone}" x="{x:.1f}" y="{y:.1f}"{place}>{escape(shown)}</text>'
+def _wrap(text: str, room: float) -> list[str]:
+    """Return the lines of a text that fit into so much width; none for a blank text."""
+    return textwrap.wrap(text, max(4, int(room / _CHARACTER)))
 
 
-def _box(x: float, y: float, width: float, height: float, tone: Tone) -> str:
-    return (
-        f'<rect class="figure-{tone}" x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" '
-        f'height="{height:.1f}" rx="3"/>'
-    )
-
-
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line class="figure-axis" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def _tick(x: float, y1: float, y2: float, tone: Tone) -> str:
-    return f'<line class="figure-tick-{tone}" x1="{x:.1f}" y1="{y1:.1f}" x2="{x:.1f}" y2="{y2:.1f}"/>'
-
-
-def _ticks(start: float, end: float) -> list[float]:
-    """Return four to nine round instants from start to end."""
+def _ticks(start: float, end: float, *, most: int) -> list[float]:
+    """Return round instants from start to end, about half of `most` or more."""
     step = 10.0 ** math.floor(math.log10((end - start) / 4))
-    while (end - start) / step > 9:
+    while (end - start) / step > most:
         step *= 2.5 if math.log10(step) % 1 > 0.2 and math.log10(step) % 1 < 0.5 else 2
     first = math.ceil(start / step)
     return [number * step for number in range(first, math.floor(end / step) + 1)]

@@ -27,7 +27,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from bookproof.page import Failure
+from bookproof.page import Failure, breakable
 from bookproof.testrun import Run, Spec, WarmRunner, packages_of
 from bookproof.verdicts import MutationVerdict, covers, judge_mutation, normalise, why_not_passed
 
@@ -522,11 +522,11 @@ def render_mutation(
         show_id: Give the figure the id `mutation-ID`; off where a page shows the same mutation twice.
     """
     mutation = result.mutation
-    where = f"<code>{escape(result.file)}:{result.line}</code>"
+    where = breakable(f"{result.file}:{result.line}")
     if failing_href:
         where = f'<a href="{escape(failing_href)}">{where}</a>'
     rows = [
-        ("Test", test_html or f"<code>{escape(mutation.test)}</code>"),
+        ("Test", test_html or breakable(mutation.test)),
         ("Verdict", _verdict_html(result)),
     ]
     if result.file:
@@ -561,4 +561,6 @@ def render_diff(diff: str) -> str:
 
 def _verdict_html(result: MutationResult) -> str:
     said = f"{result.verdict}" + (f": {result.detail}" if result.detail else "")
+    if result.verdict is MutationVerdict.KILLED:
+        said = "killed: the test passed before the change and failed after it"
     return f'<span class="bookproof-verdict bookproof-verdict--{result.verdict}">{escape(said)}</span>'

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -324,3 +325,11 @@ def _header(rest: str) -> tuple[str, tuple[tuple[str, str], ...], str]:
         options.append((option.group("key"), option.group("key") if value is None else value))
         position = option.end()
     return language, tuple(options), ""
+
+
+def breakable(name: str) -> str:
+    """Return a name as code in HTML, in which a line may break after a separator, and within a word only at need."""
+    return "<code>" + _SEPARATOR.sub(r"\g<0><wbr>", escape(name)) + "</code>"
+
+
+_SEPARATOR = re.compile(r"::|[/._](?=\w)")

@@ -15,6 +15,7 @@ from html import escape
 
 from bookproof.citations import CitedTest, Symbol
 from bookproof.mutations import Mutation, MutationResult
+from bookproof.page import breakable
 from bookproof.sources import blob_url, source_url
 from bookproof.verdicts import MutationVerdict, TestResult, TestVerdict
 
@@ -45,17 +46,17 @@ class MapRow:
 
 def render_symbol_link(symbol: Symbol, links: Links) -> str:
     """Return the symbol's name, linked to its definition."""
-    return _link(f"<code>{escape(symbol.name)}</code>", symbol.file, symbol.first, links, symbol.signature, "symbol")
+    return _link(breakable(symbol.name), symbol.file, symbol.first, links, symbol.signature, "symbol")
 
 
 def render_test_link(test: CitedTest, links: Links) -> str:
     """Return the test's node id, linked to its definition."""
-    return _link(f"<code>{escape(test.name)}</code>", test.file, test.first, links, "", "test")
+    return _link(breakable(test.name), test.file, test.first, links, "", "test")
 
 
 def render_mutation_link(mutation: Mutation, links: Links, *, href: str = "") -> str:
     """Return the mutation's id, linked to where it is shown, or else to where it is written."""
-    content = f"<code>{escape(mutation.id)}</code>"
+    content = breakable(mutation.id)
     if href:
         return (
             f'<a class="bookproof-mutation-link" href="{escape(href)}" title="{escape(mutation.title)}">{content}</a>'
@@ -119,7 +120,7 @@ def render_production_map(
             ("Test", "Source", "Verdict in this build"),
             [
                 (
-                    f"<code>{escape(test.name)}</code>",
+                    breakable(test.name),
                     _places(test.file, test.first, test.last, links),
                     render_test_verdict(test.name, result),
                 )
@@ -132,7 +133,7 @@ def render_production_map(
             [
                 (
                     f"{render_mutation_link(row.mutation, links)}: {escape(row.mutation.title)}",
-                    f"<code>{escape(row.mutation.test)}</code>",
+                    breakable(row.mutation.test),
                     render_mutation_verdict(row.mutation.id, row.result),
                 )
                 for row in mutations
@@ -161,13 +162,13 @@ def _definition(symbol: Symbol) -> str:
 def _api(symbol: Symbol, links: Links) -> str:
     """Return a reference for mkdocs-autorefs to resolve when all pages are known; it warns when there is no target."""
     if not links.api:
-        return f"<code>{escape(symbol.name)}</code>"
-    return f'<autoref identifier="{escape(symbol.canonical)}"><code>{escape(symbol.name)}</code></autoref>'
+        return breakable(symbol.name)
+    return f'<autoref identifier="{escape(symbol.canonical)}">{breakable(symbol.name)}</autoref>'
 
 
 def _places(file: str, first: int, last: int, links: Links) -> str:
     lines = f"line {first}" if last <= first else f"lines {first} to {last}"
-    inside = _link(f"<code>{escape(file)}</code>, {lines}", file, first, links, "", "source")
+    inside = _link(f"{breakable(file)}, {lines}", file, first, links, "", "source")
     forge = blob_url(links.repo_url, links.commit, file, first, last)
     outside = f' (<a class="bookproof-forge" href="{escape(forge)}">on its forge</a>)' if forge else ""
     return inside + outside
@@ -180,9 +181,16 @@ def _link(content: str, file: str, line: int, links: Links, title: str, kind: st
     return f'<a class="bookproof-{kind}" href="{escape(links.base + source_url(file, line))}"{said}>{content}</a>'
 
 
+_GLOSSES = {
+    "killed": "The test holds for the code as it is and fails on the changed copy: somebody would notice.",
+    "survived": "The test holds for the changed copy too: nobody would notice.",
+}
+
+
 def _verdict(kind: str, name: str, said: str, verdict: str) -> str:
     word = verdict.replace(" ", "-")
+    gloss = f' title="{_GLOSSES[word]}"' if word in _GLOSSES else ""
     return (
-        f'<span class="bookproof-verdict bookproof-verdict--{word}" data-bookproof-{kind}="{escape(name)}">'
+        f'<span class="bookproof-verdict bookproof-verdict--{word}" data-bookproof-{kind}="{escape(name)}"{gloss}>'
         f"{escape(said)}</span>"
     )

@@ -9,16 +9,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from .errors import Refusal, Unproved
 from .ledger import Ledger
+
+if TYPE_CHECKING:
+    from .trace import Table
 
 NAME = "sovereign-agent"
 ROOT = click.Path(path_type=Path)
@@ -76,9 +80,21 @@ def cli() -> None:
     help="Directory of the ledger, made where it is missing. A temporary one when omitted.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-@click.option("--only", metavar="NAME", default=None, help="Run one mechanism, named by the word that begins its line.")
+@click.option(
+    "--only",
+    metavar="NAME",
+    default=None,
+    help="Run one: isolation, tools, automation, context, coordination or memory.",
+)
 def mechanisms(root: Path | None, only: str | None, *, as_json: bool) -> None:
-    """Run the scenario: one line for each mechanism, then what each line claims and what it does not."""
+    """Run all six once: a line for each, then what it claims.
+
+    Below each line stands what it rests on (+) and what it does not claim (-).
+
+    The scenario does not wait for a lease of 20 seconds to end, it says that it has ended: events of its session and
+    its second host carry an instant 26 seconds ahead of the clock (with the default clock skew). So give it a directory
+    of its own, and not the ledger of a live agent.
+    """
     import tempfile
 
     from .mechanisms import SCENARIO, run
@@ -107,7 +123,10 @@ def mechanisms(root: Path | None, only: str | None, *, as_json: bool) -> None:
 @EXISTING["root"]
 @click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON.")
 def status(root: Path, *, as_json: bool) -> None:
-    """Show automations, runs, sessions, hosts and deliveries as tables."""
+    """Show watchers, runs, sessions, hosts, deliveries.
+
+    A table that is wider than the terminal is shown row by row, one column to a line.
+    """
     from .trace import status as read_status
 
     with Ledger.open(root, read_only=True) as ledger:
@@ -117,22 +136,44 @@ def status(root: Path, *, as_json: bool) -> None:
             _json({table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables})
         )
         return
+    _print_tables(tables)
+
+
+def _print_tables(tables: Sequence[Table]) -> None:
+    """Print each table as such where it fits the terminal, else each row as a list; an empty one is its title."""
+    from rich import box
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as Grid
     from rich.text import Text
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
+    unbounded = console.options.update(max_width=sys.maxsize)
     for table in tables:
-        shown = Table(title=f"{table.name} ({table.total})", title_justify="left")
-        for column in table.columns:
-            shown.add_column(column, overflow="fold")
-        for row in table.rows:
-            shown.add_row(*(Text("" if value is None else _printable(str(value))) for value in row))
-        console.print(shown)
+        console.print(Text(f"{table.name} ({table.total})", style="bold"))
+        rows = [["" if value is None else _printable(_to_seconds(value)) for value in row] for row in table.rows]
+        grid = Grid(*table.columns, box=box.SIMPLE_HEAD, pad_edge=False)
+        for row in rows:
+            grid.add_row(*map(Text, row))
+        if rows and console.measure(grid, options=unbounded).maximum <= console.width:
+            console.print(grid)
+        else:
+            width = max(map(len, table.columns))
+            for row in rows:
+                for number, (column, value) in enumerate(zip(table.columns, row, strict=True)):
+                    if value:
+                        console.print(Text(f"{'  ' if number else '- '}{column:<{width}}  {value}"), soft_wrap=True)
         if table.total > len(table.rows):
             console.print(f"the newest {len(table.rows)} of {table.total}")
+
+
+def _to_seconds(value: object) -> str:
+    """Return a value as text, an instant without its fraction of a second; `--json` has it whole."""
+    return _FRACTION.sub("Z", str(value))
+
+
+_FRACTION = re.compile(r"(?<=T\d\d:\d\d:\d\d)\.\d{6}Z$")
 
 
 @cli.command(
@@ -147,7 +188,7 @@ def status(root: Path, *, as_json: bool) -> None:
     "--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="At most so many, the newest."
 )
 def events(root: Path, subject: str | None, limit: int, *, mermaid: bool, as_json: bool) -> None:
-    """Show what happened: every committed state change, oldest first."""
+    """Show every committed state change, oldest first."""
     from .clock import to_text
     from .trace import events as read_events
     from .trace import sequence_diagram
@@ -185,9 +226,10 @@ def events(root: Path, subject: str | None, limit: int, *, mermaid: bool, as_jso
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the archive as JSON.")
 def archive(root: Path, before: datetime, to: Path | None, *, as_json: bool) -> None:
-    """Move older events and closed rows to a second file, and record that they left.
+    """Move old events and closed rows to a second file.
 
-    The file is verified before anything is removed. After a crash, run the same command again.
+    That they left is recorded as an event. The file is verified before anything is removed. After a crash, run the same
+    command again.
     """
     from .archive import archive_before
     from .clock import to_text
@@ -215,9 +257,10 @@ def archive(root: Path, before: datetime, to: Path | None, *, as_json: bool) -> 
 @cli.command(epilog="\b\nExample:\n  sovereign-agent probe")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def probe(*, as_json: bool) -> None:
-    """Prove the sandbox: try in a child what must be impossible there, and print each result.
+    """Prove the sandbox by trying to leave it.
 
-    Exit status 0 only when every experiment was refused by the operating system.
+    A child process tries what must be impossible there, and each result is printed. Exit status 0 only when every
+    experiment was refused by the operating system.
     """
     from .sandbox import Sandbox, prove
 

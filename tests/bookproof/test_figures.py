@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookproof.figures import WIDTH, Bar, Cell, Mark, Span, Tone, bars, lanes, matrix, strip
+from bookproof.figures import NARROW, WIDE, Bar, Cell, Mark, Span, Tone, bars, lanes, matrix, strip
 
 words = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40)
 tones = st.sampled_from(Tone)
@@ -24,11 +24,22 @@ def facts(figure: str) -> str:
 
 def well_formed(figure: str) -> ET.Element:
     root = ET.fromstring(figure)
-    for shape in root.iter():
-        for name in ("x", "x1", "x2"):
-            assert -0.1 <= float(shape.get(name, "0")) <= WIDTH + 0.1
-        assert float(shape.get("width", "0")) >= 0
+    drawings = [shape for shape in root if shape.tag.endswith("svg")]
+    assert [drawing.get("viewBox", "").split()[2] for drawing in drawings] == [str(WIDE), str(NARROW)]
+    for drawing in drawings:
+        width, height = (float(size) for size in drawing.get("viewBox", "").split()[2:])
+        for shape in drawing:
+            for name in ("x", "x1", "x2"):
+                assert -0.1 <= float(shape.get(name, "0")) <= width + 0.1
+            for name in ("y", "y1", "y2"):
+                assert 0 <= float(shape.get(name, "0")) <= height
+            assert float(shape.get("width", "0")) >= 0
     return root
+
+
+def drawn(figure: str, kind: str) -> str:
+    """Return one of the two drawings of a figure."""
+    return re.findall(rf'<svg class="bookproof-figure-{kind}".*?</svg>', figure)[0]
 
 
 @given(words, st.lists(words, min_size=1, max_size=4, unique=True), st.data())
@@ -57,7 +68,7 @@ def test_lanes_hold_every_span_and_mark(items: list[tuple[float, float, str, Ton
     root = well_formed(figure)
     assert all(text in facts(figure) for _, _, text, _ in items)
     ticks = [shape for shape in root.iter() if shape.tag.endswith("text") and (shape.text or "").endswith(" s")]
-    assert 3 <= len(ticks) <= 12
+    assert 6 <= len(ticks) <= 20
 
 
 @given(st.lists(st.tuples(words, st.tuples(*[st.floats(0, 5)] * 3), words), max_size=5))
@@ -72,13 +83,15 @@ def test_bars_hold_every_number(rows: list[tuple[str, tuple[float, float, float]
 
 def test_the_length_of_a_bar_is_its_total() -> None:
     figure = bars("scores", ["x", "y"], [Bar("a", (1.0, 1.0)), Bar("b", (0.5, 0.0))])
-    widths = [float(w) for w in re.findall(r'class="figure-part-\d" x="[\d.]+" y="[3-9]\d" width="([\d.]+)"', figure)]
-    assert widths[0] == widths[1] == pytest.approx(2 * widths[2], abs=0.2)
+    for kind in ("wide", "narrow"):
+        shape = r'class="figure-part-\d" x="[\d.]+" y="[\d.]+" width="([\d.]+)" height="22.0"'
+        widths = [float(width) for width in re.findall(shape, drawn(figure, kind))]
+        assert widths[0] == widths[1] == pytest.approx(2 * widths[2], abs=0.2)
 
 
 def test_a_span_stands_where_it_lasts() -> None:
     figure = lanes("t", ["a"], [Span("a", 0, 10, ""), Span("a", 10, 30, "")], end=40)
-    boxes = re.findall(r'<rect class="figure-plain" x="([\d.]+)" y="8.0" width="([\d.]+)"', figure)
+    boxes = re.findall(r'<rect class="figure-plain" x="([\d.]+)" y="8.0" width="([\d.]+)"', drawn(figure, "wide"))
     (x1, w1), (x2, w2) = [(float(x), float(w)) for x, w in boxes]
     assert x1 + w1 == pytest.approx(x2, abs=0.2)
     assert w2 == pytest.approx(2 * w1, abs=0.2)
@@ -87,6 +100,42 @@ def test_a_span_stands_where_it_lasts() -> None:
 def test_each_tone_has_a_class_of_its_own() -> None:
     figure = matrix("t", [str(tone) for tone in Tone], {"row": [Cell("x", tone) for tone in Tone]})
     assert len(set(re.findall(r'rect class="(figure-\w+)"', figure))) == len(Tone)
+
+
+@pytest.mark.parametrize("kind", ["wide", "narrow"])
+@pytest.mark.parametrize(
+    ("figure", "labels"),
+    [
+        (
+            matrix("t", ["credentials"], {"read a file through a link": [Cell("not refused at all")]}),
+            "credentials read a file through a link not refused at all",
+        ),
+        (
+            strip("t", [("05 Jan 08:04 to 08 Jan 07:58", "some content", Cell("its fate"))], names=("", "", "")),
+            "05 Jan 08:04 to 08 Jan 07:58 some content its fate",
+        ),
+        (
+            lanes("t", ["a"], [Span("a", 1, 2, "incarnation 2")], [Mark("a", 9, "finish refused")], end=10),
+            "a incarnation 2 finish refused 0 s 10 s",
+        ),
+        (
+            bars("t", ["recency"], [Bar("m1", (1.0,), "third by score, fourth after the penalty")]),
+            "recency m1 third by score, fourth after the penalty",
+        ),
+    ],
+)
+def test_every_label_stands_whole_and_inside(figure: str, labels: str, kind: str) -> None:
+    drawing = ET.fromstring(drawn(figure, kind))
+    width = float(drawing.get("viewBox", "").split()[2])
+    shown: list[str] = []
+    for shape in (shape for shape in drawing if shape.tag.endswith("text")):
+        text, x = shape.text or "", float(shape.get("x", "0"))
+        taken = len(text) * 6.0
+        start = {"middle": x - taken / 2, "end": x - taken}.get(shape.get("text-anchor", ""), x)
+        assert start >= -0.1, text
+        assert start + taken <= width + 0.1, text
+        shown.extend(text.split())
+    assert set(labels.split()) <= set(shown)
 
 
 @pytest.mark.parametrize(
