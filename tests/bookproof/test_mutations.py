@@ -469,7 +469,7 @@ def test_the_figure_marks_lines_by_sign_and_element(results: dict[str, MutationR
     assert '<del class="bookproof-diff-removed">-    return sum(prices)</del>' in html
     assert '<ins class="bookproof-diff-added">+    return sum(prices) + 1</ins>' in html
     assert re.search(r'<a href="../x.html#L1"><code>tests/test_till.py:\d+</code></a>', html.replace("<wbr>", ""))
-    assert 'bookproof-verdict--killed">killed<' in html
+    assert 'bookproof-verdict--killed">killed: the test passed before' in html
     assert 'id="mutation-m"' in html
 
 
