@@ -24,9 +24,11 @@ SERVE_SCRIPT = "bookproof/verdicts.js"
 """Site-relative script that writes verdicts into pages."""
 _DATA = "bookproof/verdicts.json"
 _SCRIPT = """\
-// Writes the verdicts of the background run into the page, once they are in.
+// Writes the verdicts of the background run into the page, once they are in, and what examples print meanwhile.
 (function () {
   const source = new URL("verdicts.json", document.currentScript.src);
+  const examples = new URL("examples.json", document.currentScript.src);
+  const root = new URL("..", source).href;
   function show(kind, verdicts) {
     for (const element of document.querySelectorAll("[data-bookproof-" + kind + "]")) {
       const found = verdicts[element.getAttribute("data-bookproof-" + kind)];
@@ -34,6 +36,29 @@ _SCRIPT = """\
       const word = found.verdict.replaceAll(" ", "-");
       element.className = "bookproof-verdict bookproof-verdict--" + word;
       element.textContent = found.reason ? found.verdict + ": " + found.reason : found.verdict;
+    }
+  }
+  function box(kind, words, text) {
+    const element = document.createElement("div");
+    element.className = "admonition bookproof-again " + kind;
+    element.setAttribute("role", "status");
+    element.append(Object.assign(document.createElement("p"), { textContent: words }));
+    if (text) element.append(Object.assign(document.createElement("pre"), { textContent: text }));
+    return element;
+  }
+  async function follow() {
+    const page = location.href.split(/[?#]/)[0].slice(root.length).replace(/index\\.html$/, "");
+    const answer = await fetch(examples, { cache: "no-store" }).catch(() => null);
+    const state = answer && answer.ok ? (await answer.json())[page] || {} : {};
+    document.querySelectorAll(".bookproof-again").forEach((element) => element.remove());
+    if (state.running) {
+      const first = document.querySelector(".bookproof-example");
+      if (first) first.before(box("info", "The code has changed: the examples of this page are running again."));
+      return setTimeout(follow, 500);
+    }
+    for (const [name, text] of Object.entries(state.changed || {})) {
+      const element = document.getElementById("example-" + name) || document.getElementById(name);
+      if (element) element.after(box("warning", "With the code as it is now, this example gives:", text));
     }
   }
   async function look() {
@@ -44,9 +69,10 @@ _SCRIPT = """\
     show("test", verdicts.tests);
     show("mutation", verdicts.mutations);
   }
-  if (typeof document$ !== "undefined") document$.subscribe(look);
-  else if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", look);
-  else look();
+  const both = () => { look(); follow(); };
+  if (typeof document$ !== "undefined") document$.subscribe(both);
+  else if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", both);
+  else both();
 })();
 """
 

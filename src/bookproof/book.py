@@ -8,16 +8,18 @@ was begun leaves a record, and that a failure is told once.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bookproof import outputs
-from bookproof.ahead import Ahead
-from bookproof.cache import Cache, base_key
-from bookproof.examples import Passes, Runner, hint
+from bookproof.ahead import Ahead, plans
+from bookproof.cache import Cache, base_key, digest
+from bookproof.examples import Passes, Plan, Runner, block_parts, hint
 from bookproof.options import Settings
 from bookproof.page import BookproofError, Failure, PageRecord
+from bookproof.served import PATIENCE_SECONDS, Served
 
 
 @dataclass(slots=True)
@@ -27,8 +29,6 @@ class Book:
     settings: Settings
     collecting: bool = False
     """Whether someone asks for the failures when all pages are rendered; otherwise each page raises its own."""
-    serving: bool = False
-    """Whether a failure is shown in the page, and the build goes on."""
     accepting: bool = False
     """Whether outputs are about to be accepted, so that they are not compared."""
     cached: bool = True
@@ -37,6 +37,8 @@ class Book:
     """Fills in what is known when more than the page has run; used at the end of each page when nobody collects."""
     form: str = ""
     """Everything that the look of a block depends on beside its text; empty: blocks are not remembered as HTML."""
+    served: Served | None = None
+    """What a server knows from build to build."""
     diagram_class: str = "mermaid"
     """Class of a diagram's element; another one where the theme must not draw it."""
     records: dict[str, PageRecord] = field(default_factory=dict)
@@ -46,6 +48,10 @@ class Book:
     _runner: Runner | None = None
     _ahead: Ahead | None = None
     _key: str = ""
+    _deadline: float = 0.0
+    """Until when a server waits for what can also be shown later, by the monotonic clock."""
+    _later: set[str] = field(default_factory=set)
+    """Pages whose blocks run after the build."""
 
     @property
     def runner(self) -> Runner:
@@ -60,12 +66,51 @@ class Book:
         Parameters:
             pages: Source of each page by repository-relative path, in the order of rendering.
         """
-        passes = Passes()
+        passes, served = Passes(), self.served
         self._runner = self._new_runner(passes)
-        self._ahead = Ahead(self.settings, self._new_runner(passes), pages)
+        if served is None:
+            self._ahead = Ahead(self.settings, self._new_runner(passes), pages)
+        else:
+            self._deadline = time.monotonic() + PATIENCE_SECONDS
+            self._ahead = Ahead(self.settings, self._new_runner(passes), pages, fewest=1, told=served.ran)
+
+    def printed(self, path: str, text: str) -> str | None:
+        """Return what the blocks of a page print and what is committed of it, run if they must be.
+
+        Only for a server: what can be shown later is left to the worker that goes on after the build.
+
+        Parameters:
+            path: The page, repository-relative.
+            text: Its source.
+
+        Returns:
+            One text that differs where any of it does; None where a block cannot be run, or failed.
+        """
+        planned = [one for one in plans(text, self.settings) if one.example.options.execute or one.complaints]
+        if any(one.complaints or one.absent for one in planned):
+            return None
+        if self.served is not None and self._ahead is not None and self._printed_before(path, planned):
+            self._ahead.wait(path, self._deadline)
+            if not self.served.failed(path):
+                self._later.add(path)
+        self.open_page(path)
+        found = []
+        for one in planned:
+            found.append(self.runner.run(one.example))
+            if found[-1].failure:
+                return None
+        file = self.settings.root / self.outputs_file(path)
+        return repr((found, file.read_text("utf-8") if self.settings.outputs and file.is_file() else ""))
+
+    def _printed_before(self, path: str, planned: list[Plan]) -> bool:
+        text, known = "", (self.served.earlier if self.served is not None else {}).get(path, {})
+        for one in planned:
+            text = digest(text, *block_parts(one.example))
+        return text in known
 
     def _new_runner(self, passes: Passes) -> Runner:
-        return Runner(self.settings, self.cache("examples"), self.key, passes)
+        earlier = self.served.earlier if self.served is not None else None
+        return Runner(self.settings, self.cache("examples"), self.key, passes, earlier)
 
     @property
     def key(self) -> str:
@@ -76,9 +121,10 @@ class Book:
 
     def open_page(self, path: str) -> None:
         """Begin to run the examples of a page that is being rendered."""
-        if self._ahead is not None:
+        later = path in self._later
+        if self._ahead is not None and not later:
             self._ahead.take(path)
-        self.runner.open_page(path)
+        self.runner.open_page(path, later=later)
 
     @property
     def remembers(self) -> bool:
@@ -132,10 +178,12 @@ class Book:
         return sorted({dataclasses.replace(one, text=one.text.replace(root, "")) for one in (*pages, *self.failures)})
 
     def close(self) -> None:
-        """End the workers."""
-        if self._ahead is not None:
+        """End the workers; a server's second one goes on."""
+        if self._ahead is not None and self.served is not None:
+            self.served.follow(self._ahead)
+        elif self._ahead is not None:
             self._ahead.close()
-            self._ahead = None
+        self._ahead = None
         if self._runner is not None:
             self._runner.close()
             self._runner = None

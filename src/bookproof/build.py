@@ -27,6 +27,7 @@ from bookproof.options import Settings
 from bookproof.page import Failure
 from bookproof.proofs import Proofs, Verdicts
 from bookproof.provenance import compose, environment, lock_digest, page_entry, read_tree, refusals, set_epoch, write
+from bookproof.served import Served
 from bookproof.sources import write_source_pages
 
 
@@ -36,19 +37,19 @@ class Build:
     Parameters:
         settings: The site's settings.
         config: MkDocs' configuration.
-        serving: Whether the site is only shown to its author.
+        served: What a server knows from build to build, where the site is only shown to its author.
     """
 
-    def __init__(self, settings: Settings, config: MkDocsConfig, *, serving: bool) -> None:
+    def __init__(self, settings: Settings, config: MkDocsConfig, served: Served | None = None) -> None:
         self._settings = settings
         self._config = config
-        self._serving = serving
+        self._serving = served is not None
         accepting = "BOOKPROOF_ACCEPT" in os.environ
         self._cached = not (accepting or "SITE_COMMIT" in os.environ)
         self._tree = read_tree(settings.root, ignore=[Path(config.site_dir)])
         self.refused = refusals(self._tree)
         set_epoch(self._tree)
-        self.book = Book(settings, collecting=True, serving=serving, accepting=accepting, cached=self._cached)
+        self.book = Book(settings, collecting=True, accepting=accepting, cached=self._cached, served=served)
         self.node_off = self._node_off()
         self.cited: tuple[str, ...] = ()
         """Node ids of every cited test."""

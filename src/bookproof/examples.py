@@ -203,6 +203,15 @@ class Passes:
     """Part of the key of what no other build may take over."""
 
 
+def block_parts(example: Example) -> tuple[str, ...]:
+    """Return what tells one block from another, wherever it stands."""
+    return example.id, example.language, example.code, repr(asdict(example.options))
+
+
+Earlier = dict[str, dict[str, Outcome]]
+"""What the same blocks printed with whatever code there was then, by page and by a digest of the blocks so far."""
+
+
 class Stopped(Exception):  # noqa: N818 (an event, not an error of this program)
     """The page's process ended, or was ended, before it answered."""
 
@@ -217,6 +226,10 @@ class _Page:
     pid: int = 0
     chain: str = ""
     """Digest of every block so far: the state that the next one meets."""
+    text: str = ""
+    """The same, whatever the code."""
+    later: bool = False
+    """Whether what a block printed earlier will do."""
     pending: list[Example] = field(default_factory=list)
     """Blocks whose passes were remembered, not run: they are run first if a later one must be."""
     lost: str = ""
@@ -234,6 +247,7 @@ class Runner:
         cache: Where passes are remembered.
         base: The part of the cache's key that all examples share.
         passes: What passed in this build; shared with the other runner of the build.
+        earlier: Where passes are noted whatever the code was; shared by the builds of one server.
     """
 
     def __init__(
@@ -242,21 +256,28 @@ class Runner:
         cache: Cache | None = None,
         base: str = "",
         passes: Passes | None = None,
+        earlier: Earlier | None = None,
     ) -> None:
         self._settings = settings
         self._cache = cache or Cache(None)
         self._passes = passes or Passes()
         self._base = base
+        self._earlier = {} if earlier is None else earlier
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._responses = -1
         self._page: _Page | None = None
         self._rules = optional_rules(settings)
         self.fork = hasattr(os, "fork") and os.environ.get("BOOKPROOF_FORK", "on") != "off"
 
-    def open_page(self, name: str) -> None:
-        """Begin a page: nothing of an earlier one is left."""
+    def open_page(self, name: str, *, later: bool = False) -> None:
+        """Begin a page: nothing of an earlier one is left.
+
+        Parameters:
+            name: The page.
+            later: Its blocks are run by somebody else, later: what they printed earlier will do.
+        """
         self.close_page()
-        self._page = _Page(name, chain=digest(self._base, name))
+        self._page = _Page(name, chain=digest(self._base, name), later=later)
 
     def close_page(self) -> None:
         """End the page: its process, its child processes and its files are gone."""
@@ -288,17 +309,22 @@ class Runner:
             raise RuntimeError("no page is open")
         if example.options.workdir == "root":
             page.chain = digest(page.chain, self._passes.salt)  # it may read what no key covers
-        page.chain = digest(page.chain, example.id, example.language, example.code, repr(asdict(example.options)))
-        if known := self._known(page.chain):
+        block = block_parts(example)
+        page.chain, page.text = digest(page.chain, *block), digest(page.text, *block)
+        earlier = self._earlier.setdefault(page.name, {})
+        known = self._known(page.chain)
+        if found := known or (earlier.get(page.text) if page.later else None):
+            earlier[page.text] = found
             page.pending.append(example)
-            return known
+            return found
         if example.options.session in page.lost_sessions:
             return Outcome("", failure=f"not run: its session ended with {page.lost}", line=example.line)
-        earlier, page.pending = page.pending, []
-        for one in earlier:
+        pending, page.pending = page.pending, []
+        for one in pending:
             self._run(page, one)
         outcome = self._run(page, example)
         if not outcome.failure:
+            earlier[page.text] = outcome
             self._passes.outcomes[page.chain] = outcome
             self._cache.put(page.chain, {"output": outcome.output, "rules": list(outcome.rules)})
         else:

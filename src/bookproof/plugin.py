@@ -38,6 +38,7 @@ from bookproof.cache import files_digest, installed
 from bookproof.page import Failure, PageRecord
 from bookproof.remembered import remember_api_pages, remember_search
 from bookproof.remembered_pages import can_remember, remember_page, site_key
+from bookproof.served import Served
 
 _log = logging.getLogger("mkdocs.plugins.bookproof")
 
@@ -67,6 +68,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         self._site: Path | None = None
         self._build: _Build | None = None
         self._background = Background()
+        self._served = Served()
         self._page_base = ""
         """What every page of this build depends on; empty until the first is read."""
 
@@ -78,6 +80,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
     def on_config(self, config: MkDocsConfig) -> MkDocsConfig:
         """Open a new book, and see that the extension is there."""
         self._close()
+        self._served.begin()
         self._page_base = ""
         self._site = Path(config.site_dir)
         if address := os.environ.get("SITE_URL"):
@@ -85,7 +88,8 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         folder = Path(config.config_file_path or "mkdocs.yml").parent
         root = (folder / (self.config.root or ".")).resolve()
         settings = settings_from(dict(self.config), root, Path(config.docs_dir))
-        self._build = build = _Build(settings, config, serving=self._serving)
+        served = self._served if self._serving else None
+        self._build = build = _Build(settings, config, served)
         if refused := build.refused:
             raise PluginError("\n".join(map(str, refused)))
         extension.use(build.book)
@@ -115,10 +119,17 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
     def on_page_markdown(self, markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
         """Let an unchanged page be taken from memory."""
         book = self._current.book
-        if book.remembers and not book.accepting and can_remember(config):
-            if not self._page_base:
-                self._page_base = site_key(config, files, book.form, book.key)
-            remember_page(page, markdown, config.plugins.get("autorefs"), book, self._page_base)
+        if not book.remembers or book.accepting or not can_remember(config):
+            return markdown
+        if not self._page_base:
+            self._page_base = site_key(config, files, book.form)
+        parts = [self._page_base, book.key]
+        if self._serving:  # what its blocks print counts, and not by which code
+            printed = book.printed(f"{book.settings.docs}/{page.file.src_uri}", page.file.content_string)
+            if printed is None:
+                return markdown
+            parts[1] = printed
+        remember_page(page, markdown, config.plugins.get("autorefs"), book, *parts)
         return markdown
 
     @event_priority(100)  # before references are resolved, so that those of the production map are
@@ -151,6 +162,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         build.finish(config)
         if self._serving:
             self._background.start(build.book.settings, build.cited, Path(config.site_dir))
+            self._served.built(Path(config.site_dir), build.book.records)
             return
         self._settle()
         build.write_provenance(config)
@@ -165,6 +177,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
     def on_shutdown(self) -> None:
         """End the worker and what runs in the background."""
         self._close()
+        self._served.begin()
         self._background.stop()
 
     @property

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -289,20 +290,8 @@ class Imports:
     def _imported(self, path: Path) -> tuple[Path, ...]:
         if path not in self._direct:
             here = path.relative_to(self._folder).with_suffix("").parts
-            package = here[:-1]  # of a package's own file, too: its last part is `__init__`
-            names: set[str] = set()
-            try:
-                tree = ast.parse(path.read_bytes())
-            except (SyntaxError, ValueError):
-                tree = ast.Module([], [])
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Import):
-                    names |= {alias.name for alias in node.names}
-                elif isinstance(node, ast.ImportFrom):
-                    above = package[: len(package) - node.level + 1] if node.level else ()
-                    base = ".".join((*above, *filter(None, [node.module])))
-                    names |= {f"{base}.{alias.name}" if base else alias.name for alias in node.names}
-            self._direct[path] = tuple(one for name in sorted(names) for one in self._module(name))
+            names = _imported_names(path.read_bytes(), here[:-1])  # of `__init__`, too, which is the last part
+            self._direct[path] = tuple(one for name in names for one in self._module(name))
         return self._direct[path]
 
     def _module(self, name: str) -> tuple[Path, ...]:
@@ -311,3 +300,21 @@ class Imports:
         tried = [self._folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
         files = [file for place in tried for file in (place / "__init__.py", place.with_suffix(".py"))]
         return tuple(file for file in files if file.is_file())
+
+
+@lru_cache(maxsize=1024)  # a server asks again and again
+def _imported_names(text: bytes, package: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the dotted names that a module of a package imports, anywhere in it."""
+    names: set[str] = set()
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *filter(None, [node.module])))
+            names |= {f"{base}.{alias.name}" if base else alias.name for alias in node.names}
+    return tuple(sorted(names))

@@ -43,7 +43,7 @@ def can_remember(config: MkDocsConfig) -> bool:
     return names <= _EXTENSIONS and plugins <= _PLUGINS and not config.hooks
 
 
-def remember_page(page: Page, text: str, autorefs: Any, book: Book, base: str) -> None:
+def remember_page(page: Page, text: str, autorefs: Any, book: Book, *parts: str) -> None:
     """Let a page whose Markdown has been read be rendered from memory, or remembered once it has been rendered.
 
     Parameters:
@@ -51,13 +51,13 @@ def remember_page(page: Page, text: str, autorefs: Any, book: Book, base: str) -
         text: Its Markdown, as it will be rendered.
         autorefs: The plugin of this name, if there is one.
         book: The book of this build.
-        base: Everything that all pages depend on.
+        *parts: Everything that the page depends on beside its own text.
     """
     source = page.file.content_string
     if any(sign in source for sign in _ELSEWHERE):
         return
     path = f"{book.settings.docs}/{page.file.src_uri}"
-    key = digest(base, page.file.src_uri, page.file.dest_uri, source, text, repr(sorted(page.meta.items())))
+    key = digest(*parts, page.file.src_uri, page.file.dest_uri, source, text, repr(sorted(page.meta.items())))
     cache, render = book.cache("pages"), page.render
 
     def remembered(config: MkDocsConfig, files: Files) -> None:

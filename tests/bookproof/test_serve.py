@@ -121,6 +121,32 @@ def test_a_failure_stands_in_the_page_and_the_next_good_edit_clears_it(site: Tin
     assert served.builds() == 6, "verdicts come without a build"
 
 
+def test_an_edit_of_the_code_does_not_wait_for_every_example(site: TinySite, served: Served) -> None:
+    """The page shows what was printed before, and is told what has become of it, without another build."""
+    served.wait(lambda text: "value 1" in text)
+    slow = PAGE.replace("import pack", "import pack, time; time.sleep(1.5)").replace('exec="on"', 'exec="on" id="slow"')
+    site.write("docs/index.md", slow)
+    assert "value 1" in served.wait(lambda text: 'id="example-slow"' in text)
+    builds = served.builds()
+
+    site.write("src/pack.py", "value = 2\n")
+    served.wait(lambda text: '"running": true' in text, "bookproof/examples.json")
+    assert "value 1" in served.get()
+    told = json.loads(served.wait(lambda text: "changed" in text, "bookproof/examples.json"))
+    assert told == {"": {"changed": {"slow": "value 2\n"}}}
+    assert served.builds() == builds + 1
+
+    site.write("docs/index.md", slow + "\n    More.\n")
+    assert "value 2" in served.wait(lambda text: "More." in text)
+    assert served.wait(lambda text: "changed" not in text, "bookproof/examples.json") == "{}"
+
+    site.write("src/pack.py", "")
+    told = json.loads(served.wait(lambda text: "changed" in text, "bookproof/examples.json"))
+    assert "AttributeError" in told[""]["changed"]["slow"]
+    site.write("docs/index.md", slow + "\n    Even more.\n")
+    assert "bookproof-failure" in served.wait(lambda text: "Even more." in text), "a failure is shown by the next build"
+
+
 def test_without_the_plugin_the_first_failing_page_ends_the_build_under_zensical(
     site: TinySite, needs: Callable[[object, str], None]
 ) -> None:
