@@ -10,13 +10,13 @@ in which a page showed an example, is never remembered, and none is where a site
 from __future__ import annotations
 
 import ast
+import hashlib
 import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -110,7 +110,7 @@ def remember_api_pages(
         cache,
         digest("api", sys.version, form, options),
         files_digest(settings.root, [settings.src]),
-        Imports(settings.root / settings.src),
+        Imports(settings.root / settings.src, cache),
         autorefs,
         recorded,
         templates,
@@ -251,10 +251,11 @@ class Imports:
 
     Parameters:
         folder: The folder of the packages.
+        cache: Where what a file imports is remembered.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, cache: Cache) -> None:
+        self._folder, self._cache = folder, cache
         self._direct: dict[Path, tuple[Path, ...]] = {}
 
     def digest(self, identifier: str) -> str:
@@ -290,7 +291,12 @@ class Imports:
     def _imported(self, path: Path) -> tuple[Path, ...]:
         if path not in self._direct:
             here = path.relative_to(self._folder).with_suffix("").parts
-            names = _imported_names(path.read_bytes(), here[:-1])  # of `__init__`, too, which is the last part
+            text, package = path.read_bytes(), here[:-1]  # of `__init__`, too, which is the last part
+            key = digest("imports", *package, hashlib.sha256(text).hexdigest())
+            names = (self._cache.get(key) or {}).get("names")
+            if names is None:
+                names = imported_names(text, package)
+                self._cache.put(key, {"names": names})
             self._direct[path] = tuple(one for name in names for one in self._module(name))
         return self._direct[path]
 
@@ -302,14 +308,13 @@ class Imports:
         return tuple(file for file in files if file.is_file())
 
 
-@lru_cache(maxsize=1024)  # a server asks again and again
-def _imported_names(text: bytes, package: tuple[str, ...]) -> tuple[str, ...]:
+def imported_names(text: bytes, package: tuple[str, ...]) -> list[str]:
     """Return the dotted names that a module of a package imports, anywhere in it."""
     names: set[str] = set()
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return ()
+        return []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
@@ -317,4 +322,4 @@ def _imported_names(text: bytes, package: tuple[str, ...]) -> tuple[str, ...]:
             above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join((*above, *filter(None, [node.module])))
             names |= {f"{base}.{alias.name}" if base else alias.name for alias in node.names}
-    return tuple(sorted(names))
+    return sorted(names)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bookproof.cache import Cache
 from bookproof.remembered import Imports
 
 if TYPE_CHECKING:
@@ -153,11 +154,11 @@ def test_a_module_depends_on_what_it_imports_and_on_nothing_else(tmp_path: Path)
         (tmp_path / name).write_text(text)
 
     def changed(name: str) -> set[str]:
-        before = {one: Imports(tmp_path).digest(one) for one in ("a", "a.one.f", "a.sub", "b", "b.c")}
+        before = {one: Imports(tmp_path, Cache(None)).digest(one) for one in ("a", "a.one.f", "a.sub", "b", "b.c")}
         (tmp_path / name).write_text(files[name] + "\n")
-        return {one for one, digest in before.items() if Imports(tmp_path).digest(one) != digest}
+        return {one for one, digest in before.items() if Imports(tmp_path, Cache(None)).digest(one) != digest}
 
-    assert Imports(tmp_path).digest("os") == ""
+    assert Imports(tmp_path, Cache(None)).digest("os") == ""
     assert changed("a/apart.py") == {"a"}
     assert changed("a/one.py") == {"a", "a.one.f"}
     assert changed("a/four.py") == {"a", "a.one.f", "a.sub"}
