@@ -16,6 +16,7 @@ from bookproof import citations
 from bookproof import production_map as html
 from bookproof.citations import CitedTest, Symbol
 from bookproof.claims import value_of
+from bookproof.labs import lab_place
 from bookproof.mutations import Mutation, MutationResult, render_mutation, unknown_mutation
 from bookproof.options import Settings
 from bookproof.page import DIRECTIVE, Claim, Failure, PageRecord
@@ -42,6 +43,8 @@ class Facts:
     """Whether the site carries its source pages."""
     evidence: str = ""
     """Site-relative address of the evidence page; empty where there is none."""
+    labs_off: str = ""
+    """Why there are no labs; empty where there are."""
 
 
 @dataclass(slots=True)
@@ -190,6 +193,8 @@ class _Page:
             return self.production_map()
         if name == "mutation":
             return self.figure(argument)
+        if name == "agree":
+            return self.lab("agree", "agree")
         if name == "evidence":
             return _evidence(self.article, self.links)
         return ""
@@ -204,7 +209,15 @@ class _Page:
             link = html.render_mutation_link(mutation, self.links)
             return f'<p class="bookproof-mutation-pending">{link}: {verdict}</p>'
         href = self.links.base + source_url(result.file, result.line) if result.file and self.links.sources else ""
-        return render_mutation(result, failing_href=href)
+        lab = "" if self.article.facts.labs_off else self.lab("mutation", name)
+        if lab and not mutation.browser:
+            lab = f'<p class="bookproof-note">Not in a browser: {escape(mutation.why)}</p>'
+        return render_mutation(result, failing_href=href, lab=lab)
+
+    def lab(self, kind: str, name: str) -> str:
+        """Return the place of a lab."""
+        page = self.record.path.removeprefix(f"{self.article.settings.docs}/")
+        return lab_place(kind, name, page, self.article.facts.labs_off)
 
     def production_map(self) -> str:
         """Return the tables of what the front matter cites."""

@@ -41,6 +41,8 @@ class Book:
     """What a server knows from build to build."""
     diagram_class: str = "mermaid"
     """Class of a diagram's element; another one where the theme must not draw it."""
+    labs_off: str = ""
+    """Why this build has no labs, for its pages to say."""
     records: dict[str, PageRecord] = field(default_factory=dict)
     """By repository-relative path, in order of rendering."""
     failures: list[Failure] = field(default_factory=list)

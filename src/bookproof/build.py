@@ -23,8 +23,10 @@ from bookproof.check import Origin, check_site
 from bookproof.claims import claims
 from bookproof.diagrams import Cut, NodeError, copy_mermaid, cut_other_hosts, find_node, node_is_off, parse_diagrams
 from bookproof.host import known_facts
+from bookproof.labs import UNPINNED, has_labs, lab_mutations, labs_off, write_labs
+from bookproof.mutations import Mutation
 from bookproof.options import Settings
-from bookproof.page import Failure
+from bookproof.page import Failure, PageRecord
 from bookproof.proofs import Proofs, Verdicts
 from bookproof.provenance import compose, environment, lock_digest, page_entry, read_tree, refusals, set_epoch, write
 from bookproof.served import Served
@@ -51,6 +53,9 @@ class Build:
         set_epoch(self._tree)
         self.book = Book(settings, collecting=True, accepting=accepting, cached=self._cached, served=served)
         self.node_off = self._node_off()
+        self.labs: list[tuple[PageRecord, list[Mutation]]] = []
+        """Every page with a lab, and the mutations that its reader may try."""
+        self.book.labs_off = self._labs_off()
         self.cited: tuple[str, ...] = ()
         """Node ids of every cited test."""
         self._proofs: Proofs | None = None
@@ -92,6 +97,9 @@ class Build:
             if record is None or file.page is None or file.page.content is None:
                 continue
             file.page.content = article.complete(file.page.content, record)
+            if has_labs(file.page.content):
+                names = lab_mutations(file.page.content)
+                self.labs.append((record, [one for one in proofs.declared if one.id in names]))
             printed = tuple((one.line, one.output) for one in record.examples)
             self._origins[file.dest_uri] = Origin(record.path, record.source, printed)
         book.failures.extend(parsed.result())
@@ -115,6 +123,8 @@ class Build:
         try:
             if any(record.diagrams for record in self.book.records.values()):
                 copy_mermaid(settings.root, site)
+            if self.labs:
+                write_labs(site, settings, self.labs, cache=self.book.cache_folder("labs"))
         except NodeError as error:
             self.book.failures.append(error.failure)
         self._cuts = cut_other_hosts(site)
@@ -172,6 +182,13 @@ class Build:
         self.book.diagram_class = "bookproof-diagram-source" if off else "mermaid"
         return off
 
+    def _labs_off(self) -> str:
+        try:
+            return labs_off(self._settings.root, serving=self._serving)
+        except NodeError as error:
+            self.book.failures.append(error.failure)
+            return ""
+
     def _why_draft(self) -> tuple[str, ...]:
         reasons = list(self._tree.why_draft)
         if self._serving:
@@ -183,6 +200,8 @@ class Build:
             reasons.append(f"not every example ran: {', '.join(absent)}")
         if self.node_off:
             reasons.append("diagrams were not read (BOOKPROOF_NODE=off)")
+        if self.book.labs_off not in {"", UNPINNED} and not self._serving and not self.node_off:
+            reasons.append("the labs were left out (BOOKPROOF_LABS=off)")
         return tuple(reasons)
 
     def _facts(self, files: Files) -> Facts:
@@ -194,6 +213,7 @@ class Build:
             api="autorefs" in self._config.plugins,
             sources=not self._serving,
             evidence=page.url if page is not None else "",
+            labs_off=self.book.labs_off,
         )
 
 

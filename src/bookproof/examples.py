@@ -25,6 +25,7 @@ from pathlib import Path
 from bookproof import worker
 from bookproof.cache import Cache, digest
 from bookproof.host import missing_facts
+from bookproof.knobs import check_knobs
 from bookproof.options import FenceOptions, Settings, parse
 
 
@@ -184,6 +185,8 @@ def plan(
         complaints += console_script(code)[1]
     if not code.strip():
         complaints.append("the block is empty")
+    if options.lab == "knobs":
+        complaints += check_knobs(code)
     absent: tuple[str, ...] = ()
     try:
         absent = missing_facts(options.host, settings.host_facts)
@@ -351,7 +354,8 @@ class Runner:
             "code": code,
             "label": f"{example.id}.py",
             "session": example.options.session,
-            "merge": example.options.result not in _STRUCTURED,
+            "merge": example.options.result not in STRUCTURED,
+            "killed": example.options.lab == "crash",
             "workdir": str(self._settings.root.resolve()) if example.options.workdir == "root" else "",
         }
         try:
@@ -363,7 +367,7 @@ class Runner:
             page.lost_sessions |= page.sessions
             written = _tail(normalise(_captured(scratch), rules)[0])
             return Outcome("", failure=f"{example.language} example {stopped}{written}", line=example.line)
-        return _judge(example, answer, rules)
+        return judge(example, answer, rules)
 
     def _rules_for(self, scratch: Path, example: Example) -> tuple[Rule, ...]:
         places = {
@@ -469,7 +473,7 @@ class Runner:
         return answer
 
 
-_STRUCTURED = ("markdown", "html", "mermaid", "json")
+STRUCTURED = ("markdown", "html", "mermaid", "json")
 """Results in which a stray line of standard error would break the form."""
 
 
@@ -516,7 +520,7 @@ def _kill_group(pid: int) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def _judge(example: Example, answer: worker.Message, rules: tuple[Rule, ...]) -> Outcome:
+def judge(example: Example, answer: worker.Message, rules: tuple[Rule, ...]) -> Outcome:
     """Return the outcome of a block that answered: it did what its options say, or it failed."""
     output, applied = normalise(answer["stdout"], rules)
     errors, _ = normalise(answer["stderr"], rules)
@@ -548,6 +552,10 @@ def _difference(example: Example, answer: worker.Message, rules: tuple[Rule, ...
             f"{example.language} example was to end with exit code {options.returncode}, but ended with {code}",
             within,
         )
+    if answer["kind"] == "killed":
+        return "", 0
+    if answer["kind"] == "ended" and options.lab == "crash":
+        return "python example was to kill its own process, but ended", example.line
     if answer["kind"] == "ended":
         return (f"python example was to raise {wanted}, but raised nothing", example.line) if wanted else ("", 0)
     message = _headline(normalise(answer["message"], rules)[0])

@@ -30,6 +30,7 @@ from bookproof.book import Book, settings_from
 from bookproof.cache import digest
 from bookproof.claims import LONG_CODE, ROLE, claims
 from bookproof.examples import Outcome, plan
+from bookproof.labs import UNPINNED, lab_place
 from bookproof.options import FenceOptions
 from bookproof.page import (
     ALIASES,
@@ -50,7 +51,7 @@ from bookproof.page import (
 _MARKERS = ("exec", "why", "session", "raises", "returncode", "result", "source")
 """Options that show a fence was meant to run, whatever its language says."""
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_DIRECTIVES = ("production-map", "mutation", "evidence")
+_DIRECTIVES = ("production-map", "mutation", "evidence", "agree")
 
 
 class _State:
@@ -336,17 +337,20 @@ def _example(page: _PageRun, language: str, written: dict[str, str], code: str, 
         return "".join(page.fail(line, complaint) for complaint in planned.complaints)
     if not options.execute or planned.absent:
         status, detail = ("absent", ", ".join(planned.absent)) if planned.absent else ("off", options.why)
-        page.record.examples.append(ExampleRecord(name, line, language, code, "", status, detail))
+        page.record.examples.append(ExampleRecord(name, line, language, code, "", status, detail, options=options))
         shown = _shown_only(page, language, code, options, md)
         return _wrapped(page, line, shown, escape(f"not run: {detail}"), _attributes(page, name, options, status), md)
     outcome = page.book.runner.run(planned.example)
     status = "failed" if outcome.failure else "passed"
-    record = ExampleRecord(name, line, language, code, outcome.output, status, rules=outcome.rules)
+    record = ExampleRecord(name, line, language, code, outcome.output, status, "", outcome.rules, options)
     page.record.examples.append(record)
     if outcome.failure:
         return page.fail(outcome.line or line, outcome.failure)
     shown, attributes = _shown(page, record, options, md), _attributes(page, name, options, status)
-    return _wrapped(page, line, shown, _note(options, outcome), attributes, md)
+    if options.lab and page.book.labs_off == UNPINNED:
+        return page.fail(line, UNPINNED)
+    lab = lab_place(options.lab, name, page.source.path, page.book.labs_off) if options.lab else ""
+    return _wrapped(page, line, shown, _note(options, outcome), attributes, md, lab)
 
 
 def _shown(page: _PageRun, example: ExampleRecord, options: FenceOptions, md: Markdown) -> str:
@@ -404,12 +408,12 @@ def _attributes(page: _PageRun, name: str, options: FenceOptions, status: str) -
     return f'class="{classes}" id="{anchor}"' + (f' data-lab="{escape(name)}"' if options.lab else "")
 
 
-def _wrapped(page: _PageRun, line: int, html: str, note: str, attributes: str, md: Markdown) -> str:
+def _wrapped(page: _PageRun, line: int, html: str, note: str, attributes: str, md: Markdown, lab: str = "") -> str:
     """Return a block's HTML in the element that names it, and keep markdown-exec's headings with it."""
     if not html and not note:
         return ""
     told = f'<p class="bookproof-note">{note}</p>' if note else ""
-    wrapped = f"<div {attributes}>\n{html}\n{told}</div>"
+    wrapped = f"<div {attributes}>\n{html}\n{told}{lab}</div>"
     page.shown[wrapped] = line
     if InsertHeadings.name in md.treeprocessors:
         headings: Any = md.treeprocessors[InsertHeadings.name]

@@ -509,7 +509,7 @@ def _imported(body: Sequence[ast.stmt]) -> Iterator[str]:
 
 
 def render_mutation(
-    result: MutationResult, *, test_html: str = "", failing_href: str = "", show_id: bool = True
+    result: MutationResult, *, test_html: str = "", failing_href: str = "", show_id: bool = True, lab: str = ""
 ) -> str:
     """Return the figure of one mutation: the change, the test, the line where it failed.
 
@@ -520,6 +520,7 @@ def render_mutation(
         test_html: The link to the test, from `citations.render_test_link`; its node id when empty.
         failing_href: Where the failing line can be read.
         show_id: Give the figure the id `mutation-ID`; off where a page shows the same mutation twice.
+        lab: The element that a lab's script fills.
     """
     mutation = result.mutation
     where = breakable(f"{result.file}:{result.line}")
@@ -539,7 +540,7 @@ def render_mutation(
         f"<figcaption>Mutation: {escape(mutation.title)}</figcaption>"
         f'<pre class="bookproof-diff" tabindex="0" role="region" aria-label="Change to {escape(mutation.file)}">'
         f"<code>{render_diff(result.diff)}</code></pre>"
-        f"<dl>{listing}</dl></figure>"
+        f"<dl>{listing}</dl>{lab}</figure>"
     )
 
 

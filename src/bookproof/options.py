@@ -67,8 +67,10 @@ class FenceOptions:
     workdir: str = "page"
     """`page`: the page's scratch folder; `root`: the repository."""
     tabs: tuple[str, str] = ("Source", "Result")
-    lab: bool = False
-    """Whether readers may run this block in their browser."""
+    lab: str = ""
+    """What readers may do with this block in their browser: `run`, `knobs` or `crash`; empty: nothing."""
+    predict: str = ""
+    """What the reader is asked before a lab shows anything."""
     display: Mapping[str, str] = field(default_factory=dict)
     """Options that only concern how the source is shown: title, hl_lines, linenums."""
 
@@ -78,9 +80,11 @@ SOURCES = ("above", "below", "block", "tabbed-left", "tabbed-right", "none")
 RESULTS = ("text", "markdown", "html", "mermaid", "none")
 """How a block's output is shown; any other value is the name of a Pygments lexer."""
 _DISPLAY = ("title", "hl_lines", "linenums")
+LABS = ("run", "knobs", "crash")
+"""What a lab may be; the bare word `lab` means the first."""
 _COMMON = ("exec", "why", "id", "source", "result", "timeout", "host", "normalise", "workdir", "tabs", *_DISPLAY)
 _KNOWN = {
-    "python": (*_COMMON, "session", "raises", "lab"),
+    "python": (*_COMMON, "session", "raises", "lab", "predict"),
     "bash": (*_COMMON, "returncode"),
     "console": (*_COMMON, "returncode"),
 }
@@ -125,10 +129,11 @@ def parse(language: str, written: Sequence[tuple[str, str]], settings: Settings)
         normalise=_names(given.get("normalise", "")),
         workdir=given.get("workdir", "page"),
         tabs=_tabs(given.get("tabs", "Source|Result"), complaints),
-        lab="lab" in given,
+        lab={"lab": "run"}.get(given.get("lab", ""), given.get("lab", "")),
+        predict=given.get("predict", ""),
         display={key: given[key] for key in _DISPLAY if key in given},
     )
-    return options, complaints + _values(proper, options, given) + (_lab(options) if options.lab else [])
+    return options, complaints + _values(proper, options, given) + _lab(options)
 
 
 def _opted_out(given: Mapping[str, str], complaints: list[str]) -> tuple[FenceOptions, list[str]]:
@@ -180,8 +185,16 @@ def _values(language: str, options: FenceOptions, given: Mapping[str, str]) -> l
 
 
 def _lab(options: FenceOptions) -> list[str]:
-    complaints = [] if options.id else ['a lab is found by its name: give it id="..."']
-    return complaints + (['a lab shows its source: source="none" would hide it'] if options.source == "none" else [])
+    if not options.lab:
+        return ["predict is the question of a lab: add lab"] if options.predict else []
+    complaints = [] if options.lab in LABS else [f"lab is one of {', '.join(LABS)}, not {options.lab!r}"]
+    if not options.id:
+        complaints.append('a lab is found by its name: give it id="..."')
+    if options.source == "none":
+        complaints.append('a lab shows its source: source="none" would hide it')
+    if options.lab == "crash" and (options.session or options.raises):
+        complaints.append("a block that is killed has a process of its own: it has no session and raises nothing")
+    return complaints
 
 
 def _is_lexer(name: str) -> bool:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from markdown import Markdown
 
+    from bookproof.options import FenceOptions
+
 CLAIMED = ("python", "bash", "console")
 """Languages whose fences are examples."""
 ALIASES = {
@@ -96,6 +98,8 @@ class ExampleRecord:
     """The author's reason, or what the host lacks."""
     rules: tuple[str, ...] = ()
     """Names of the normalisation rules that changed the output."""
+    options: FenceOptions | None = None
+    """The block's options; None where they could not be read."""
 
 
 @dataclass(frozen=True, slots=True)

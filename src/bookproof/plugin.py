@@ -28,7 +28,7 @@ from mkdocs.structure.files import Files
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
-from bookproof import diagrams, extension, outputs
+from bookproof import diagrams, extension, labs, outputs
 from bookproof.ahead import has_examples
 from bookproof.background import SERVE_SCRIPT, Background
 from bookproof.book import Book, settings_from
@@ -145,6 +145,8 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
             accept(build.book, os.environ.get("BOOKPROOF_ACCEPT", ""))
         if any(record.diagrams for record in build.book.records.values()) and not build.node_off:
             config.extra_javascript.append(diagrams.SCRIPT)
+        if build.labs:
+            config.extra_javascript.append(labs.SCRIPT)
         if self._serving:
             config.extra_javascript.append(SERVE_SCRIPT)
             show_failures(build.book, files)

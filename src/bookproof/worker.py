@@ -15,6 +15,7 @@ import json
 import linecache
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -92,7 +93,10 @@ class Page:
         try:
             if request["workdir"]:
                 os.chdir(request["workdir"])
-            answer = self._python(request) if request["language"] == "python" else self._bash(request)
+            if request["language"] != "python":
+                answer = self._bash(request)
+            else:
+                answer = self._python_to_be_killed(request) if request["killed"] else self._python(request)
         finally:
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
@@ -132,6 +136,23 @@ class Page:
         if self._threads:
             return _described(self._threads[0], label, in_thread=True)
         return {"kind": "ended"}
+
+    def _python_to_be_killed(self, request: Message) -> Message:
+        """Run a block that kills its own process: in a child, so that the page's process lives on."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                send(writer, self._python(request))
+            finally:
+                os._exit(0)
+        os.close(writer)
+        answer = receive(reader)
+        os.close(reader)
+        status = os.waitpid(child, 0)[1]
+        if os.waitstatus_to_exitcode(status) == -signal.SIGKILL:
+            return {"kind": "killed"}
+        return answer or {"kind": "ended"}
 
     def _bash(self, request: Message) -> Message:
         noted = self._capture + ".err-line"

@@ -229,7 +229,16 @@ def test_printed_headings_and_tables_keep_what_they_mean(site: TinySite) -> None
 def test_a_lab_is_found_by_its_name(site: TinySite) -> None:
     site.write("docs/index.md", '```python exec="on" id="sum" lab\nprint(1 + 1)\n```\n')
     element = '<div class="bookproof-example bookproof-example--lab" id="example-sum" data-lab="sum">'
-    assert element in site.build("--strict").html()
+    html = site.build("--strict", BOOKPROOF_LABS="off").html()
+    assert element in html
+    assert "The labs are left out of this draft (BOOKPROOF_LABS=off)." in html
+
+
+def test_labs_that_nothing_pins_are_red(site: TinySite) -> None:
+    site.write("docs/index.md", '```python exec="on" id="sum" lab\nprint(1 + 1)\n```\n')
+    built = site.build("-q")
+    assert built.returncode == 1
+    assert "docs/index.md:1: labs need Pyodide, and nothing pins it" in built.log
 
 
 def test_a_dead_link_that_a_block_prints_is_red(site: TinySite) -> None:

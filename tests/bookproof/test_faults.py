@@ -72,6 +72,23 @@ FAULTS = {
     "lab of another language": ('```bash exec="on" lab\ntrue\n```', 1, "unknown option lab (it belongs to python)"),
     "lab without a name": ('```python exec="on" lab\npass\n```', 1, "a lab is found by its name"),
     "lab without source": ('```python exec="on" id="a" lab source="none"\nprint(1)\n```', 1, "a lab shows its source"),
+    "unknown lab": ('```python exec="on" id="a" lab="game"\nprint(1)\n```', 1, "lab is one of run, knobs, crash"),
+    "knobs without a knob": ('```python exec="on" id="a" lab="knobs"\nx = 1\n```', 1, "no knob was found"),
+    "knob out of its range": (
+        '```python exec="on" id="a" lab="knobs"\nx = 7  # 1 to 5 by 1\n```',
+        1,
+        "knob x stands at 7, which its range does not reach",
+    ),
+    "question without a lab": (
+        '```python exec="on" predict="What?"\nprint(1)\n```',
+        1,
+        "predict is the question of a lab",
+    ),
+    "crash with a session": (
+        '```python exec="on" id="a" lab="crash" session="s"\nprint(1)\n```',
+        1,
+        "a block that is killed has a process of its own",
+    ),
     "braces": ('```{.python exec="on"}\npass\n```', 1, "without braces"),
     "unknown source": ('```python exec="on" source="bogus"\npass\n```', 1, "source is one of"),
     "unknown result": ('```python exec="on" result="bogus"\npass\n```', 1, "result is one of"),

@@ -1,0 +1,42 @@
+// The only script of the labs that a page loads by itself: it puts a button where a lab may stand, and fetches the
+// lab when a reader presses it.
+(() => {
+  const base = new URL("./", document.currentScript.src);
+  const labels = {
+    run: ["Run", "Edit"],
+    knobs: ["Turn the knobs"],
+    crash: ["Crash it", "Edit"],
+    mutation: ["Break it", "Repair"],
+    agree: ["Run this page's examples here"],
+  };
+
+  function arm(place) {
+    const kind = place.dataset.bookproofLab;
+    place.dataset.bookproofArmed = "";
+    place.textContent = "";
+    const said = document.createElement("span");
+    said.setAttribute("role", "status");
+    for (const label of labels[kind] ?? []) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "md-button bookproof-lab-button";
+      button.textContent = label;
+      if (kind !== "agree") button.setAttribute("aria-label", `${label}: ${place.dataset.name}`);
+      button.addEventListener("click", () => {
+        said.textContent = " Loading the lab";
+        import(new URL("lab.mjs", base)).then(
+          (lab) => lab.open(place, label),
+          () => (said.textContent = " The lab could not be loaded. Press the button to try again."),
+        );
+      });
+      place.append(button, " ");
+    }
+    place.append(said);
+  }
+
+  const look = () =>
+    document.querySelectorAll("[data-bookproof-lab]:not([data-bookproof-armed])").forEach(arm);
+  if (typeof document$ !== "undefined") document$.subscribe(look);
+  else if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", look);
+  else look();
+})();
