@@ -426,6 +426,9 @@ def _wrapped(page: _PageRun, line: int, html: str, note: str, attributes: str, m
 def _note(options: FenceOptions, outcome: Outcome) -> str:
     """Return, as HTML, what is said below a block: that it was meant to fail, and what was not shown as it was."""
     parts = []
+    if options.lab == "crash":
+        told = "Written to kill its own process with SIGKILL. Had it lived, the build would have failed."
+        parts.append(f'<strong class="bookproof-fails" title="{told}">\u2717 Killed on purpose</strong>')
     if options.raises or options.returncode:
         how = f"raises {escape(options.raises)}" if options.raises else f"exit code {options.returncode}"
         told = "Written to fail. Had it passed, the build would have failed."

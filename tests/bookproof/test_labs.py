@@ -140,7 +140,7 @@ def test_a_block_that_kills_itself_is_killed_for_real_and_the_page_goes_on(site:
     assert "claimed" in html
     assert "never" not in re.sub(r"<code>.*?</code>", "", html, count=1, flags=re.DOTALL)
     assert "half" in html
-    assert "killed as it should be" in html
+    assert "Killed on purpose" in html
 
 
 @pytest.mark.site
