@@ -7,11 +7,14 @@ difference of output. It never decides to rewrite a file: `bookproof accept` doe
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from bookproof.page import ExampleRecord, Failure
 
+_LONG = 160
+"""Characters, more than a line of prose or code has."""
 _HEAD = "=== "
 _INDENT = "    "
 _NO_NEWLINE = "--- no newline at the end"
@@ -92,7 +95,7 @@ def compare(
             told = f"example {example.id} has no committed output: run `bookproof accept {page}`"
             failures.append(Failure(path, example.line, told))
         elif entry.output != example.output:
-            before, after = entry.output.split("\n"), example.output.split("\n")
+            before, after = _lines(entry.output), _lines(example.output)
             diff = "\n".join(difflib.unified_diff(before, after, f"{file}:{entry.line}", "this build", "", "", 2, ""))
             told = f"the output of example {example.id} changed{hint(entry.output, example.output)}\n{diff}"
             failures.append(Failure(path, example.line, told))
@@ -101,3 +104,9 @@ def compare(
         for name, entry in committed.items()
     ]
     return failures
+
+
+def _lines(output: str) -> list[str]:
+    """Return an output's lines for a diff; a long one, such as that of a figure, is broken between its elements."""
+    broken = (re.sub("(?<=>)(?=<)", "\n", line) if len(line) > _LONG else line for line in output.split("\n"))
+    return "\n".join(broken).split("\n")

@@ -171,6 +171,15 @@ def test_an_example_that_did_not_run_is_neither_compared_nor_gone() -> None:
     assert outputs.compare("docs/x.md", "x.txt", "=== sum\n    2\n", [example]) == []
 
 
+def test_a_figure_that_changed_is_told_by_its_elements() -> None:
+    figure = "<svg>" + "".join(f'<rect x="{x}" y="0" width="8"/>' for x in range(40)) + "</svg>\n"
+    example = ExampleRecord("figure", 3, "python", "", figure.replace('x="7"', 'x="99"'), "passed")
+    committed = outputs.write({"figure": figure})
+    (failure,) = outputs.compare("docs/x.md", "x.txt", committed, [example])
+    assert '-<rect x="7" y="0" width="8"/>\n+<rect x="99" y="0" width="8"/>' in failure.text
+    assert len(failure.text) < 500
+
+
 # Normalisation
 
 
