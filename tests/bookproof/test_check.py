@@ -257,9 +257,19 @@ def test_a_finished_site_tells_what_its_pages_came_from(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["check", str(book), "--root", str(tmp_path)])
     assert done.exit_code == 1
     assert done.stderr.splitlines() == expected
+    assert done.stdout == ""
     for broken in ("", "[]", '{"pages": []}', '{"pages": {"a": 1}}'):
         (book / "provenance.json").write_text(broken)
         assert read_origins(book, tmp_path) == {}
+
+
+def test_a_site_in_order_is_told_in_one_line(tmp_path: Path) -> None:
+    """Silence could also mean that nothing was looked at."""
+    site(tmp_path, index="", a="")
+    done = CliRunner().invoke(main, ["check", str(tmp_path), "--root", str(tmp_path)])
+    assert done.exit_code == 0, done.stderr
+    said = "2 pages: every link, fragment and id is in order, and no page asks another host\n"
+    assert (done.stdout, done.stderr) == (said, "")
 
 
 def test_with_a_record_markers_in_pages_that_show_source_code_are_no_failures(tmp_path: Path) -> None:
