@@ -19,7 +19,7 @@ from bookproof.claims import value_of
 from bookproof.labs import lab_place
 from bookproof.mutations import Mutation, MutationResult, render_mutation, unknown_mutation
 from bookproof.options import Settings
-from bookproof.page import DIRECTIVE, Claim, Failure, PageRecord
+from bookproof.page import DIRECTIVE, Claim, Failure, PageRecord, breakable
 from bookproof.production_map import Links, MapRow
 from bookproof.proofs import Proofs, Verdicts
 from bookproof.sources import source_url
@@ -263,7 +263,7 @@ def _evidence(article: Article, links: Links) -> str:
         if record.examples
     ]
     parts.append(_rows("Examples by page", ("Page", "Run"), per_page))
-    shown = [(f"<code>{escape(name)}</code>", html.render_test_verdict(name, result)) for name, result in tests]
+    shown = [(breakable(name), html.render_test_verdict(name, result)) for name, result in tests]
     parts.append(_rows("Cited tests", ("Test", "Verdict"), shown))
     killed = [
         (html.render_mutation_link(result.mutation, links), html.render_mutation_verdict(name, result))
