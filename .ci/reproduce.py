@@ -1,8 +1,9 @@
 """Reproduce: the commit at HEAD builds the same bytes anywhere, on any day, and a site that was touched is found out.
 
 `python .ci/reproduce.py` needs git, faketime and npm's packages. It builds two clones on two simulated days, in two
-time zones, homes, locales and hash seeds, and compares them byte by byte, with the site of this checkout too if that is
-of the same commit; then it verifies one of them untouched, with one byte flipped, and with one file added.
+time zones, homes, temporary folders, locales and hash seeds, and compares them byte by byte, with the site of this
+checkout too if that is of the same commit; then it verifies one of them untouched, with one byte flipped, and with one
+file added.
 """
 
 from __future__ import annotations
@@ -28,10 +29,15 @@ class Circumstances:
     zone: str
     locale: str
     seed: str
+    temporary: str
 
 
-HERE = Circumstances("one", "2027-02-28 23:59:40", "Pacific/Kiritimati", "C", "1")  # midnight passes while it builds
-THERE = Circumstances("an other/place", "2031-07-14 09:10:11", "America/St_Johns", "C.UTF-8", "4242")
+HERE = Circumstances(
+    "one", "2027-02-28 23:59:40", "Pacific/Kiritimati", "C", "1", "t"
+)  # midnight passes while it builds
+THERE = Circumstances(
+    "an other/place", "2031-07-14 09:10:11", "America/St_Johns", "C.UTF-8", "4242", "where/temporary files/go"
+)
 
 
 def main() -> None:
@@ -59,7 +65,8 @@ def main() -> None:
 def begin(scratch: Path, commit: str, circumstances: Circumstances) -> tuple[Path, subprocess.Popen[str]]:
     """Clone the commit and begin to build it."""
     clone, home = scratch / circumstances.folder / "clone", scratch / circumstances.folder / "home"
-    home.mkdir(parents=True)
+    temporary = home / circumstances.temporary
+    temporary.mkdir(parents=True)
     output("git", "clone", "--quiet", "--no-checkout", str(ROOT), str(clone))
     output("git", "-C", str(clone), "checkout", "--quiet", "--detach", commit)
     # On the simulated day no certificate would be valid.
@@ -73,6 +80,7 @@ def begin(scratch: Path, commit: str, circumstances: Circumstances) -> tuple[Pat
         "PYTHONHASHSEED": circumstances.seed,
         "PYTHONPATH": str(clone / "src"),
         "SITE_COMMIT": commit,
+        "TMPDIR": str(temporary),
         "TZ": circumstances.zone,
     }
     command = ["faketime", circumstances.day, sys.executable, "-m", "mkdocs", "build", "--strict"]

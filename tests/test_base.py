@@ -75,6 +75,14 @@ def test_an_unknown_category_is_a_value_error() -> None:
         Refusal("weather", "s", "w", "r")
 
 
+@pytest.mark.parametrize("category", list(Category))
+def test_a_path_is_printed_whole_and_other_long_subjects_are_cut(category: Category) -> None:
+    """Which ledger was meant is no secret; what an agent asked a tool for may be one."""
+    path = "/srv/" + "deep/" * 30 + "ledger.db"
+    assert (path in str(Refusal(category, path, "x", "y"))) == (category in {Category.LEDGER, Category.FILESYSTEM})
+    assert "x" * 201 not in str(Refusal(category, "x" * 1000, "y", "z"))
+
+
 @given(st.text(min_size=5))
 def test_a_possible_secret_is_never_printed_whole(secret: str) -> None:
     shown = shorten(secret, secret=True)

@@ -503,7 +503,9 @@ def child_environment(extra: Mapping[str, str], source: Path) -> dict[str, str]:
 
 
 def _new_scratch() -> Path:
-    scratch = Path(tempfile.mkdtemp(prefix="bookproof-")).resolve()
+    # A name of the same length wherever it can be: programs wrap and cut long paths, which no rule could undo.
+    short = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else None  # noqa: S108 - the folder in it is private
+    scratch = Path(tempfile.mkdtemp(prefix="bookproof-", dir=short)).resolve()
     for folder in ("work", "home", "tmp"):
         (scratch / folder).mkdir()
     return scratch

@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable
 from enum import StrEnum
 
-_PLAIN = re.compile(r"[\w.:/@*-]{1,64}")
+_PLAIN = re.compile(r"[\w.:/@*-]+")
 _SHOWN = 64
+_PATH_SHOWN = 200
 _QUOTED = 200
 _SECRET_SHOWN = 4
 
@@ -78,7 +79,8 @@ class Refusal(Exception):  # noqa: N818 - a refusal is a decision, and its name 
         if category not in list(Category):
             raise ValueError(f"category must be one of {', '.join(Category)}: {shown(category)}")
         self.category = Category(category)
-        self.subject = shorten(subject, secret=secret)
+        is_path = self.category in {Category.LEDGER, Category.FILESYSTEM}
+        self.subject = shorten(subject, secret=secret, limit=_PATH_SHOWN if is_path else _SHOWN)
         self.why = why
         self.remedy = remedy
         super().__init__(self.category, self.subject, why, remedy)
@@ -114,12 +116,13 @@ def _text(value: object, form: Callable[[object], str]) -> str:
         return f"<{type(value).__name__} that cannot be shown>"
 
 
-def shorten(subject: object, *, secret: bool = False) -> str:
-    """Return a subject as it may be printed: on one line, at most 64 characters, a possible secret cut to 4.
+def shorten(subject: object, *, secret: bool = False, limit: int = _SHOWN) -> str:
+    """Return a subject as it may be printed: on one line, cut where it is long, a possible secret cut to 4.
 
     Parameters:
         subject: Anything; text is quoted only where it is not plain (blank, spaces, control characters).
         secret: Show only the first 4 characters and the length, unless the text is an ordinary upper-case name.
+        limit: Characters of anything else.
 
     Returns:
         Printable ASCII-safe text without line breaks.
@@ -127,8 +130,8 @@ def shorten(subject: object, *, secret: bool = False) -> str:
     text = subject if isinstance(subject, str) else _text(subject, str)
     if secret and not re.fullmatch(r"[A-Z][A-Z0-9_]{0,39}", text):
         return f"{text[:_SECRET_SHOWN]!a}... ({len(text)} characters)"
+    if len(text) > limit:
+        return f"{text[:limit]!a}... ({len(text)} characters)"
     if _PLAIN.fullmatch(text) and text.isascii():
         return text
-    if len(text) > _SHOWN:
-        return f"{text[:_SHOWN]!a}... ({len(text)} characters)"
     return repr(text) if text.isprintable() else ascii(text)
