@@ -100,20 +100,29 @@ class Ahead:
         return path in self._waiting or path == self._current
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                if not self._waiting:
-                    break
-                self._current, text = self._waiting.popitem()
-            try:
+        try:
+            while True:
+                with self._changed:
+                    if not self._waiting:
+                        break
+                    self._current, text = self._waiting.popitem()
                 ran = self._run(self._current, text)
                 if not self._closed:
                     self._told(self._current, ran)
-            finally:
-                with self._changed:
-                    self._current = ""
-                    self._changed.notify_all()
-        self._runner.close()
+                self._end()
+            self._runner.close()
+        except Exception:
+            if not self._closed:  # a worker that was killed says nothing of the page
+                raise
+        finally:
+            with self._changed:
+                self._waiting.clear()  # if this ended early, the renderer does what is left
+            self._end()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._current = ""
+            self._changed.notify_all()
 
     def _run(self, path: str, text: str) -> Ran:
         ran: Ran = []
