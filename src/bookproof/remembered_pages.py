@@ -8,8 +8,7 @@ page is where a site has Markdown extensions or plugins of which nothing is know
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -19,6 +18,7 @@ from mkdocs.structure.toc import get_toc
 
 from bookproof.book import Book
 from bookproof.cache import digest
+from bookproof.options import FenceOptions
 from bookproof.page import Claim, DiagramRecord, ExampleRecord, PageRecord
 from bookproof.remembered import noted_anchors, noted_warnings
 
@@ -115,17 +115,27 @@ def _restore(found: dict[str, Any], page: Page, files: Files, book: Book, autore
     page.links_to_anchors = {file: links for file, links in linked.items() if file is not None}
     for arguments, named in found["anchors"]:
         autorefs.register_anchor(page, *arguments, **named)
-    known = found["record"]
-    record = book.begin(known["path"], known["url"])
-    record.source = known["source"]
-    made: tuple[tuple[str, Callable[..., Any]], ...] = (
-        ("examples", ExampleRecord),
-        ("diagrams", DiagramRecord),
-        ("claims", Claim),
-    )
-    for name, kind in made:
-        rows = [
-            {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-            for row in known[name]
-        ]
-        getattr(record, name).extend(kind(**row) for row in rows)
+    known = record_of(found["record"])
+    record = book.begin(known.path, known.url)
+    for field in fields(PageRecord):
+        setattr(record, field.name, getattr(known, field.name))
+
+
+def record_of(kept: dict[str, Any]) -> PageRecord:
+    """Return the record of a page from what `asdict` and JSON made of one."""
+    record = PageRecord(**{**kept, "examples": [], "diagrams": [], "claims": []})
+    for row in kept["examples"]:
+        options = row["options"] and FenceOptions(**_with_tuples(row["options"]))
+        record.examples.append(ExampleRecord(**{**_with_tuples(row), "options": options}))
+    record.diagrams.extend(DiagramRecord(**row) for row in kept["diagrams"])
+    record.claims.extend(Claim(**row) for row in kept["claims"])
+    return record
+
+
+def _with_tuples(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the tuples that JSON made lists of."""
+
+    def tuples(value: Any) -> Any:
+        return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+    return {name: tuples(value) for name, value in row.items()}

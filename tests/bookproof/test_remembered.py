@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from bookproof.cache import Cache
+from bookproof.options import FenceOptions
+from bookproof.page import Claim, DiagramRecord, ExampleRecord, PageRecord
 from bookproof.remembered import Imports
+from bookproof.remembered_pages import record_of
 
 if TYPE_CHECKING:
     from conftest import Build, TinySite
@@ -135,6 +140,18 @@ def test_an_example_in_a_docstring_is_run_in_every_build(book: TinySite) -> None
     )
     for _ in range(2):
         assert "1 example run" in book.build("--strict").html("other")
+
+
+def test_the_record_of_a_page_survives_being_remembered() -> None:
+    """Every field of it, those of a block's options included, whatever is added to them."""
+    options = FenceOptions(session="s", normalise=("ids", "times"), display=(("title", "x"),), lab="run")
+    example = ExampleRecord("a", 3, "python", "1", "1\n", "passed", "", ("ids",), options)
+    bare = ExampleRecord("b", 9, "bash", "", "", "off", "why")
+    record = PageRecord("docs/x.md", "x/", source="# X\n")
+    record.examples += [example, bare]
+    record.diagrams.append(DiagramRecord(2, "graph LR", printed=True))
+    record.claims.append(Claim("test", "tests/x.py::y", 1, in_map=True))
+    assert record_of(json.loads(json.dumps(asdict(record)))) == record
 
 
 def test_a_module_depends_on_what_it_imports_and_on_nothing_else(tmp_path: Path) -> None:
