@@ -394,6 +394,18 @@ def test_a_remembered_page_is_as_if_rendered(site: TinySite) -> None:
     assert "docs/index.md:3: link 'other/#part'" in site.build("-q").failures[0]
 
 
+def test_what_mkdocs_warns_of_a_page_is_told_in_every_build(site: TinySite) -> None:
+    """A folder's link holds in the finished site, but MkDocs does not know it for one of a page."""
+    site.options = 'outputs: ""\ncache: .bookproof'
+    site.extensions = "validation: {unrecognized_links: warn}"
+    site.write("docs/index.md", "# Home\n\n[the other](other/)\n")
+    site.write("docs/other.md", "# Other\n")
+    for _ in range(2):
+        built = site.build("--strict")
+        assert built.returncode == 1
+        assert "contains an unrecognized relative link 'other/'" in built.log
+
+
 def test_a_later_block_meets_the_state_of_remembered_ones(site: TinySite) -> None:
     first = '```python exec="on" session="s"\nx = 20\nopen("f", "w").write("22")\n```\n'
     site.write("docs/index.md", first)
