@@ -176,11 +176,11 @@ class _Page:
         if kind == "symbol" and name in self.symbols:
             return html.render_symbol_link(self.symbols[name], self.links)
         if kind == "test" and name in self.tests:
-            return f"{html.render_test_link(self.tests[name], self.links)} ({self._test_verdict(name)})"
+            return f"{html.render_test_link(self.tests[name], self.links)}: {self._test_verdict(name)}"
         if kind == "mutation" and name in self.mutations:
             mutation = self.mutations[name]
             verdict = html.render_mutation_verdict(name, self._mutation_result(name))
-            return f"{html.render_mutation_link(mutation, self.links)} ({verdict})"
+            return f"{html.render_mutation_link(mutation, self.links)}: {verdict}"
         if value := self.values.get(name):
             example = escape(name.partition(":")[0].strip())
             title = f"Printed by the example {example} of this page"

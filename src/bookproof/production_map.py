@@ -50,8 +50,8 @@ def render_symbol_link(symbol: Symbol, links: Links) -> str:
 
 
 def render_test_link(test: CitedTest, links: Links) -> str:
-    """Return the test's node id, linked to its definition."""
-    return _link(breakable(test.name), test.file, test.first, links, "", "test")
+    """Return the test's name, linked to its definition; a tooltip has the whole node id."""
+    return _link(breakable(test.name.partition("::")[2]), test.file, test.first, links, test.name, "test")
 
 
 def render_mutation_link(mutation: Mutation, links: Links, *, href: str = "") -> str:
