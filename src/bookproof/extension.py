@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from html import escape
+from itertools import count
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, ElementTree, SubElement
@@ -413,7 +414,7 @@ def _wrapped(page: _PageRun, line: int, html: str, note: str, attributes: str, m
     if not html and not note:
         return ""
     told = f'<p class="bookproof-note">{note}</p>' if note else ""
-    wrapped = f"<div {attributes}>\n{html}\n{told}{lab}</div>"
+    wrapped = f"<div {attributes}>\n{_numbered(html, attributes)}\n{told}{lab}</div>"
     page.shown[wrapped] = line
     if InsertHeadings.name in md.treeprocessors:
         headings: Any = md.treeprocessors[InsertHeadings.name]
@@ -421,6 +422,12 @@ def _wrapped(page: _PageRun, line: int, html: str, note: str, attributes: str, m
         if found:
             headings.headings[wrapped] = found
     return wrapped
+
+
+def _numbered(html: str, attributes: str) -> str:
+    """Give each listing of a block an id; without one the theme's copy buttons would all name the block's own."""
+    anchor, number = attributes.partition('id="')[2].partition('"')[0], count(1)
+    return re.sub(r'<div (?=class="[^"]*\bhighlight")', lambda _: f'<div id="{anchor}-{next(number)}" ', html)
 
 
 def _note(options: FenceOptions, outcome: Outcome) -> str:

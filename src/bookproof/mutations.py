@@ -530,15 +530,19 @@ def render_mutation(
         ("Test", test_html or breakable(mutation.test)),
         ("Verdict", _verdict_html(result)),
     ]
+
+    def identity(part: str = "") -> str:
+        return f' id="mutation-{escape(mutation.id)}{part}"' if show_id else ""
+
     if result.file:
-        rows.append(("Failing line", f"{where}<pre><code>{escape(result.code)}</code></pre>"))
-        rows.append(("Reported", f"<pre><code>{escape(result.text)}</code></pre>"))
-    identity = f' id="mutation-{escape(mutation.id)}"' if show_id else ""
+        rows.append(("Failing line", f"{where}<pre{identity('-line')}><code>{escape(result.code)}</code></pre>"))
+        rows.append(("Reported", f"<pre{identity('-report')}><code>{escape(result.text)}</code></pre>"))
     listing = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
     return (
-        f'<figure class="bookproof-mutation"{identity} data-bookproof-mutation="{escape(mutation.id)}">'
+        f'<figure class="bookproof-mutation"{identity()} data-bookproof-mutation="{escape(mutation.id)}">'
         f"<figcaption>Mutation: {escape(mutation.title)}</figcaption>"
-        f'<pre class="bookproof-diff" tabindex="0" role="region" aria-label="Change to {escape(mutation.file)}">'
+        f'<pre class="bookproof-diff"{identity("-diff")} tabindex="0" role="region" '
+        f'aria-label="Change to {escape(mutation.file)}">'
         f"<code>{render_diff(result.diff)}</code></pre>"
         f"<dl>{listing}</dl>{lab}</figure>"
     )

@@ -183,6 +183,8 @@ def test_a_block_that_is_meant_to_fail_is_shown_failing(site: TinySite) -> None:
     assert "refused" in html
     assert "\u2717 Fails on purpose: exit code 3" in html
     assert site.build().html().count('class="bookproof-example bookproof-example--fails"') == 2
+    listings = re.findall(r'<div id="([^"]+)" class="[^"]*highlight"', site.build().html())
+    assert len(set(listings)) == len(listings) == 3, "a copy button finds its own listing by id"
 
 
 def test_markdown_that_a_block_prints_is_rendered_and_its_links_are_checked(site: TinySite) -> None:
