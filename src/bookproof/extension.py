@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from html import escape
 from itertools import count
@@ -356,6 +357,8 @@ def _example(page: _PageRun, language: str, written: dict[str, str], code: str, 
 
 def _shown(page: _PageRun, example: ExampleRecord, options: FenceOptions, md: Markdown) -> str:
     """Return the HTML of a block that passed, as markdown-exec lays it out."""
+    if options.predict:
+        return _folded(page, example, options, md)
     console = example.language == "console"
     source = "" if console or options.source == "none" else options.source
     result, output = ("console" if console else options.result), example.output
@@ -388,6 +391,17 @@ def _shown(page: _PageRun, example: ExampleRecord, options: FenceOptions, md: Ma
     if plain:
         cache.put(key, {"html": shown})
     return shown
+
+
+def _folded(page: _PageRun, example: ExampleRecord, options: FenceOptions, md: Markdown) -> str:
+    """Return the HTML of a block whose reader is asked something first: its output is folded."""
+    asked = escape(options.predict)
+    source = _shown(page, replace(example, output=""), replace(options, predict="", source="above"), md)
+    output = _shown(page, example, replace(options, predict="", source="none"), md)
+    return (
+        f'{source}<p class="bookproof-predict"><strong>Predict first.</strong> {asked}</p>'
+        f'<details class="bookproof-reveal"><summary>What the build computed</summary>{output}</details>'
+    )
 
 
 def _shown_only(page: _PageRun, language: str, code: str, options: FenceOptions, md: Markdown) -> str:

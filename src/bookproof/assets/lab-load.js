@@ -2,6 +2,15 @@
 // lab when a reader presses it.
 (() => {
   const base = new URL("./", document.currentScript.src);
+  const style = document.createElement("style");
+  style.textContent = `
+    .bookproof-lab-button { border: 0.1rem solid; border-radius: 0.1rem; color: var(--md-typeset-a-color); cursor: pointer;
+      font-size: 0.7rem; font-weight: 600; padding: 0.3em 0.9em; }
+    .bookproof-lab-button:hover { background: var(--md-accent-fg-color--transparent); }
+    .bookproof-lab-button:focus-visible { outline: 0.1rem solid var(--md-accent-fg-color); outline-offset: 0.1rem; }
+    .bookproof-lab-button:disabled { cursor: default; opacity: 0.5; }`;
+  document.head.append(style);
+
   const labels = {
     run: ["Run", "Edit"],
     knobs: ["Turn the knobs"],
@@ -19,7 +28,7 @@
     for (const label of labels[kind] ?? []) {
       const button = document.createElement("button");
       button.type = "button";
-      button.className = "md-button bookproof-lab-button";
+      button.className = "bookproof-lab-button";
       button.textContent = label;
       if (kind !== "agree") button.setAttribute("aria-label", `${label}: ${place.dataset.name}`);
       button.addEventListener("click", () => {

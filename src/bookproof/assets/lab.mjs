@@ -145,7 +145,7 @@ class Lab {
     this.place.replaceChildren(this.bar, this.body);
     this.buttons = {};
     for (const label of [...this.actions, "Stop"]) {
-      const button = element("button", { type: "button", class: "md-button bookproof-lab-button" }, label);
+      const button = element("button", { type: "button", class: "bookproof-lab-button" }, label);
       button.addEventListener("click", () => this.act(label));
       this.buttons[label] = button;
       this.bar.append(button);
@@ -157,7 +157,8 @@ class Lab {
 
   async act(label) {
     if (label === "Stop") return this.running?.stop();
-    this.buttons[label]?.focus({ preventScroll: true });
+    // Whoever runs from the editor goes on typing there.
+    if (!this.body.contains(document.activeElement)) this.buttons[label]?.focus({ preventScroll: true });
     await this.run[label].call(this);
   }
 
@@ -190,7 +191,7 @@ class Lab {
   failed(error, retry) {
     this.say(`This did not work: ${error.message} `, "bad");
     if (!retry) return;
-    const button = element("button", { type: "button", class: "md-button bookproof-lab-button" }, "Retry");
+    const button = element("button", { type: "button", class: "bookproof-lab-button" }, "Retry");
     button.addEventListener("click", () => retry.call(this));
     this.state.append(button);
   }
@@ -224,8 +225,8 @@ class Lab {
   offer(parent, editor, kept, { text, key }) {
     const box = element("p", { class: "bookproof-lab-offer", role: "status" });
     box.append("This page has changed since you edited this block. You see its new text. ");
-    const old = element("button", { type: "button", class: "md-button bookproof-lab-button" }, "Show my edit");
-    const drop = element("button", { type: "button", class: "md-button bookproof-lab-button" }, "Keep the new text");
+    const old = element("button", { type: "button", class: "bookproof-lab-button" }, "Show my edit");
+    const drop = element("button", { type: "button", class: "bookproof-lab-button" }, "Keep the new text");
     old.addEventListener("click", () => {
       editor.text = kept.text;
       box.remove();
@@ -386,7 +387,7 @@ class Knobs extends Blocks {
     super.prepare();
     this.values = new Map(this.example.knobs.map((knob) => [knob.name, knob.value]));
     const panel = element("fieldset", { class: "bookproof-lab-knobs" });
-    panel.append(element("legend", {}, this.example.predict || "Turn a knob, and the package answers."));
+    panel.append(element("legend", {}, "Turn a knob, and the package answers"));
     this.inputs = this.example.knobs.map((knob) => this.control(knob, panel));
     this.revealed = !this.example.predict;
     if (!this.revealed) panel.append(this.prediction());
@@ -421,7 +422,7 @@ class Knobs extends Blocks {
   prediction() {
     const id = `${this.id}-prediction`;
     const said = element("input", { id, type: "text", class: "bookproof-lab-said", autocomplete: "off" });
-    const button = element("button", { type: "button", class: "md-button bookproof-lab-button" }, "Reveal");
+    const button = element("button", { type: "button", class: "bookproof-lab-button" }, "Reveal");
     const reveal = () => {
       this.revealed = true;
       if (said.value.trim()) this.predicted = said.value.trim();
@@ -575,8 +576,8 @@ class Mutation extends Lab {
         run: () => this.mend(),
       });
       this.editor.mark(answer.line, { scroll: true });
-      const mend = element("button", { type: "button", class: "md-button bookproof-lab-button" }, "Run the test");
-      const reveal = element("button", { type: "button", class: "md-button bookproof-lab-button" }, "Reveal the change");
+      const mend = element("button", { type: "button", class: "bookproof-lab-button" }, "Run the test");
+      const reveal = element("button", { type: "button", class: "bookproof-lab-button" }, "Reveal the change");
       mend.addEventListener("click", () => this.mend());
       reveal.addEventListener("click", () => this.hide(false));
       this.tools = element("div", { class: "bookproof-lab-bar" }, mend, reveal);
