@@ -132,7 +132,7 @@ def render_production_map(
             ("Mutation", "Test", "Verdict in this build"),
             [
                 (
-                    f"{render_mutation_link(row.mutation, links)}: {escape(row.mutation.title)}",
+                    f"{render_mutation_link(row.mutation, links, href=_figure(row))}: {escape(row.mutation.title)}",
                     breakable(row.mutation.test),
                     render_mutation_verdict(row.mutation.id, row.result),
                 )
@@ -152,6 +152,11 @@ def _table(caption: str, heads: Sequence[str], rows: Sequence[tuple[str, str, st
         f'<tr><th scope="row">{first}</th><td>{second}</td><td>{third}</td></tr>' for first, second, third in rows
     )
     return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _figure(row: MapRow) -> str:
+    """Return where the page shows a mutation of its map, once it is judged."""
+    return f"#mutation-{row.mutation.id}" if row.result is not None else ""
 
 
 def _definition(symbol: Symbol) -> str:

@@ -418,6 +418,7 @@ def test_the_production_map_links_each_line_and_shows_each_verdict(
     assert "No &lt;sum&gt;" in html
     assert "<code>src/<wbr>shop/<wbr>till.<wbr>py</code>" in html, "a line breaks between the parts of a name"
     assert 'title="The test holds for the code as it is' in html
+    assert 'href="#mutation-m"' in html, "to where the page shows it"
     assert "passed" not in html
     assert render_production_map([], [], [], LINKS) == ""
 
