@@ -176,7 +176,7 @@ def _shown(key: str, value: object, event: Event) -> bool:
 
 
 def _label(*parts: str) -> str:
-    """Return texts in which Mermaid sees no syntax of its own, each on lines of its own of about 40 characters."""
+    """Return texts in which Mermaid sees no syntax of its own, each on lines of its own of about 24 characters."""
     lines: list[str] = []
     for part in parts:
         plain = re.sub(r"[;#<>{}\"]", " ", part.encode(errors="replace").decode())
@@ -185,4 +185,4 @@ def _label(*parts: str) -> str:
 
 
 _PART = 160
-_LINE = 40
+_LINE = 24  # so that three participants can be read on a narrow screen
