@@ -176,13 +176,13 @@ def _shown(key: str, value: object, event: Event) -> bool:
 
 
 def _label(*parts: str) -> str:
-    """Return texts in which Mermaid sees no syntax of its own, each on lines of its own of about 24 characters."""
+    """Return texts in which Mermaid sees no syntax of its own, each on lines of its own of about 28 characters."""
     lines: list[str] = []
     for part in parts:
         plain = re.sub(r"[;#<>{}\"]", " ", part.encode(errors="replace").decode())
-        lines += textwrap.wrap(textwrap.shorten(plain, _PART, placeholder="\u2026"), _LINE)
+        lines += textwrap.wrap(textwrap.shorten(plain, _PART, placeholder="\u2026"), _LINE, break_on_hyphens=False)
     return "<br/>".join(lines)
 
 
 _PART = 160
-_LINE = 24  # so that three participants can be read on a narrow screen
+_LINE = 28  # so that three participants can be read on a narrow screen
