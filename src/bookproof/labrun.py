@@ -9,6 +9,7 @@ beyond it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -48,6 +49,7 @@ class Lab:
         self._project, self._scratch, self._src = Path(project), Path(scratch), Path(project) / src
         self._tell, self._end = tell, end
         self._page: _BrowserPage | None = None
+        self._frozen = False
         # Compiled files make the next run of the same code several times faster; those of a changed file are dropped.
         sys.dont_write_bytecode = False
 
@@ -163,8 +165,14 @@ class Lab:
             "apart": False,
         }
         printed = io.StringIO()
+        os.environ |= {"CI": "1", "COLUMNS": "120", "NO_COLOR": "1"}  # as in a build: the report is the same text
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             run_pytest(spec, events.append)
+        os.environ["COLUMNS"] = "100"
+        if not self._frozen:
+            self._frozen = True
+            gc.collect()
+            gc.freeze()  # pytest collects garbage at its end: what it loaded once need not be searched again
         return [*events, {"event": "done", "output": printed.getvalue()}]
 
     def _judged(self, events: list[dict[str, Any]], test: str, *, mutated: bool) -> dict[str, Any]:

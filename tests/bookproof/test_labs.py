@@ -10,7 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -157,3 +157,109 @@ def test_a_block_that_should_be_killed_and_is_not_is_red(site: TinySite, code: s
     built = site.build("-q", BOOKPROOF_LABS="off")
     assert built.returncode == 1
     assert told in built.log
+
+
+IN_BROWSER = """
+import json, os, sys
+from bookproof.labrun import Lab
+
+told = []
+place, orders = sys.argv[1], json.loads(sys.argv[2])
+
+
+def end():
+    print(json.dumps({"events": told}), flush=True, file=sys.__stdout__)
+    os._exit(9)
+
+
+lab = Lab(f"{place}/project", f"{place}/scratch", "src", lambda event: told.append(json.loads(event)), end)
+print(json.dumps({"answers": [json.loads(lab.answer(json.dumps(order))) for order in orders], "events": told}))
+"""
+
+
+def answers(place: Path, *orders: dict[str, object]) -> dict[str, Any]:
+    """Carry out orders in a process of this machine, as the browser's worker does in its own."""
+    command = [sys.executable, "-c", IN_BROWSER, str(place), json.dumps(orders)]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode in {0, 9}, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("project/src/till", "project/tests"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "project/src/till/__init__.py").write_text("def total(*prices):\n    return sum(prices)\n")
+    (tmp_path / "project/tests/test_till.py").write_text(
+        "import pytest\nfrom till import total\n\n\ndef test_total():\n    assert total(1, 2) == 3\n\n\n"
+        "@pytest.mark.skip(reason='not today')\ndef test_skipped():\n    pass\n"
+    )
+    return tmp_path
+
+
+def test_a_change_is_red_its_removal_green_and_what_did_not_run_is_never_green(project: Path) -> None:
+    file, test = "src/till/__init__.py", "tests/test_till.py::test_total"
+    order = {"kind": "test", "file": file, "test": test}
+    original = (project / "project" / file).read_bytes()
+    broken = {"before": "sum(prices)", "after": "sum(prices[1:])"}
+    found = answers(
+        project,
+        {**order, **broken},
+        order,
+        {**order, "text": "def total(*prices):\n    return 3\n"},
+        {**order, "text": "def total(:\n"},
+        {**order, "before": "sum(prices)", "after": "summ(prices)"},
+        {**order, "test": "tests/test_till.py::test_nothing"},
+        {**order, "test": "tests/test_skipped.py::test_total"},
+        {**order, "test": "tests/test_till.py::test_skipped"},
+        order,
+    )["answers"]
+    assert [one["green"] for one in found] == [False, True, True, False, False, False, False, False, True]
+    assert [one["verdict"] for one in found] == [
+        "killed", "passed", "passed", "error", "broken", "not collected", "not collected", "skipped", "passed",
+    ]  # fmt: skip
+    assert found[0]["file"] == "tests/test_till.py"
+    assert found[0]["line"] == 6
+    assert found[0]["text"].startswith("AssertionError: assert 2 == 3")
+    assert (project / "project" / file).read_bytes() == original
+
+
+def block(name: str, code: str, **options: object) -> dict[str, object]:
+    known = {"session": "", "result": "text", "raises": "", "normalise": [], "workdir": "page", "lab": ""}
+    return {"id": name, "code": code, "options": known | options}
+
+
+def test_blocks_are_judged_as_a_build_judges_them(project: Path) -> None:
+    found = answers(
+        project,
+        {
+            "kind": "blocks",
+            "blocks": [
+                block("one", "import os\nfrom till import total\nx = total(1, 2)\nprint(os.getcwd(), x)", session="s"),
+                block("two", "print(x)\nopen('kept', 'w').write('y')", session="s"),
+                block("three", "1 / 0", raises="ZeroDivisionError"),
+                block("four", "print('so far')\n1 / 0"),
+                block("five", "print(x)"),
+            ],
+        },
+    )
+    one, two, three, four, five = found["answers"][0]
+    assert one == {"id": "one", "output": "<work> 3\n", "failure": "", "line": 0}
+    assert two["output"] == "3\n"
+    assert (three["output"], three["failure"]) == ("ZeroDivisionError: division by zero\n", "")
+    assert (four["output"], four["line"]) == ("so far\n", 2)
+    assert "ZeroDivisionError" in four["failure"]
+    assert "NameError" in five["failure"]
+    texts = [event["text"] for event in found["events"] if event["event"] == "text" and event["id"] == "four"]
+    assert "".join(texts) == "so far\n"
+
+
+def test_a_block_that_kills_its_process_leaves_its_files_and_nothing_after_it_runs(project: Path) -> None:
+    found = answers(
+        project, {"kind": "blocks", "blocks": [block("kill", CRASH, lab="crash"), block("next", "print(1)")]}
+    )
+    assert found["events"][-1] == {"event": "killed", "id": "kill", "output": "claimed\n"}
+    assert "answers" not in found
+    after = {"kind": "blocks", "blocks": [block("after", "print(open('ledger').read())")], "fresh": False}
+    assert answers(project, after)["answers"][0][0]["output"] == "half\n"

@@ -542,9 +542,9 @@ class Agree extends Lab {
       return element("tr", {}, element("th", { scope: "row" }, one.id), cell);
     });
     const head = element("tr", {}, element("th", { scope: "col" }, "Example"), element("th", { scope: "col" }, "Verdict"));
-    const caption = `The build had Python ${this.about.build.python} and SQLite ${this.about.build.sqlite}, your browser has Python ${host.versions.python} and SQLite ${host.versions.sqlite} (Pyodide ${this.about.pyodide}).`;
-    const table = element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...rows));
-    this.body.replaceChildren(element("div", { class: "md-typeset__table" }, table));
+    const versions = `The build had Python ${this.about.build.python} and SQLite ${this.about.build.sqlite}, your browser has Python ${host.versions.python} and SQLite ${host.versions.sqlite} (Pyodide ${this.about.pyodide}).`;
+    const table = element("table", { "aria-label": "Examples of this page" }, element("thead", {}, head), element("tbody", {}, ...rows));
+    this.body.replaceChildren(element("p", {}, versions), element("div", { class: "md-typeset__table" }, table));
     const told = `${count.equal} equal, ${count.different} different, ${count["not run"]} not run here`;
     this.say(told, count.different ? "bad" : "good");
   }

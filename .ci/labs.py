@@ -1,0 +1,141 @@
+"""Labs: how long a reader waits for a first and for a second result, measured in a browser on this machine.
+
+`python .ci/labs.py` needs a built site and Chromium; with `--write` the run is recorded in `docs/evidence/labs.json`,
+which the evidence page shows. Every sample of a first result begins in a browser with an empty cache, on loopback. It
+measures time only: that the results are right is tested in `tests/browser`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "docs/evidence/labs.json"
+MEASURED = (
+    "package-lock.json",
+    "src/bookproof/assets/lab-editor.mjs",
+    "src/bookproof/assets/lab-load.js",
+    "src/bookproof/assets/lab-worker.mjs",
+    "src/bookproof/assets/lab.css",
+    "src/bookproof/assets/lab.mjs",
+    "src/bookproof/labrun.py",
+    "src/bookproof/labs.py",
+)
+"""What the times depend on most; the record says when one of them has changed since."""
+PAGE, BLOCK, MUTATION = "lessons/tools/", "search", "found-is-allowed"
+SAMPLES = 5
+# Press a button and wait for the lab's verdict, timed by the page itself.
+PRESS = """([kind, name, label]) => new Promise((resolve) => {
+  const place = document.querySelector(`[data-bookproof-lab="${kind}"][data-name="${name}"]`);
+  const button = [...place.querySelectorAll("button")].find((one) => one.textContent === label);
+  const start = performance.now();
+  const look = () => {
+    const state = place.querySelector('.bookproof-lab-state:is([data-tone="good"], [data-tone="bad"])');
+    if (state) watch.disconnect(), resolve([(performance.now() - start) / 1000, state.textContent]);
+  };
+  const watch = new MutationObserver(look);
+  button.click();
+  watch.observe(place, { subtree: true, childList: true, attributes: true });
+})"""
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    extensions_map = {  # noqa: RUF012 (the base class's form)
+        **SimpleHTTPRequestHandler.extensions_map,
+        ".mjs": "text/javascript",
+        ".wasm": "application/wasm",
+    }
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def main() -> None:
+    """Measure, print, and record if asked."""
+    changes = output("git", "status", "--porcelain")
+    if "--write" in sys.argv and changes:
+        sys.exit(f"a record names a commit, and the tree differs from it:\n{changes}")
+    handler = partial(_Handler, directory=str(ROOT / "site"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as playwright:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/{PAGE}"
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox", "--disable-gpu"]
+        )
+        samples: dict[str, list[float]] = {name: [] for name in ("first", "again", "first_test", "test_again")}
+        for _ in range(SAMPLES):
+            sample(browser, address, samples)
+        record = {
+            "date": datetime.now(UTC).date().isoformat(),
+            "commit": output("git", "rev-parse", "HEAD"),
+            "machine": machine() | {"browser": f"Chromium {browser.version}"},
+            "seconds": {name: [round(value, 3) for value in values] for name, values in samples.items()},
+            "median_seconds": {name: round(statistics.median(values), 3) for name, values in samples.items()},
+            "measured_files": list(MEASURED),
+            "measured_digest": digest(),
+        }
+        server.shutdown()
+    text = json.dumps(record, indent=2) + "\n"
+    print(text)  # noqa: T201 (the measurement)
+    if "--write" in sys.argv:
+        RECORD.write_text(text, "utf-8")
+
+
+def sample(browser: Browser, address: str, samples: dict[str, list[float]]) -> None:
+    """Measure one reader: a block twice, then the test of a mutation twice."""
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(address, wait_until="networkidle")
+
+        def press(kind: str, name: str, label: str, expected: str) -> float:
+            seconds, told = page.evaluate(PRESS, [kind, name, label])
+            if not told.startswith(expected):
+                sys.exit(f"{name} said {told!r}, not {expected!r}")
+            return float(seconds)
+
+        samples["first"].append(press("run", BLOCK, "Run", "Equal"))
+        samples["again"].append(press("run", BLOCK, "Run", "Equal"))
+        samples["first_test"].append(press("mutation", MUTATION, "Break it", "Red"))
+        samples["test_again"].append(press("mutation", MUTATION, "Restore", "Green"))
+
+
+def machine() -> dict[str, Any]:
+    """Return what a time depends on."""
+    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "processor": model[0].partition(":")[2].strip() if model else platform.processor(),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
+    }
+
+
+def digest() -> str:
+    """Return one sha256 over the measured files."""
+    total = hashlib.sha256()
+    for name in MEASURED:
+        total.update((ROOT / name).read_bytes())
+    return total.hexdigest()
+
+
+def output(*command: str) -> str:
+    """Run a command and return what it printed."""
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
