@@ -76,13 +76,14 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
+        about = machine() | {"browser": f"Chromium {browser.version}"}
         samples: dict[str, list[float]] = {name: [] for name in ("first", "again", "first_test", "test_again")}
         for _ in range(SAMPLES):
             sample(browser, address, samples)
         record = {
             "date": datetime.now(UTC).date().isoformat(),
             "commit": output("git", "rev-parse", "HEAD"),
-            "machine": machine() | {"browser": f"Chromium {browser.version}"},
+            "machine": about,
             "seconds": {name: [round(value, 3) for value in values] for name, values in samples.items()},
             "median_seconds": {name: round(statistics.median(values), 3) for name, values in samples.items()},
             "measured_files": list(MEASURED),
@@ -100,6 +101,7 @@ def sample(browser: Browser, address: str, samples: dict[str, list[float]]) -> N
     with browser.new_context() as context:
         page = context.new_page()
         page.goto(address, wait_until="networkidle")
+        page.wait_for_selector("[data-bookproof-armed]")
 
         def press(kind: str, name: str, label: str, expected: str) -> float:
             seconds, told = page.evaluate(PRESS, [kind, name, label])
