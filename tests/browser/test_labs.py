@@ -237,6 +237,20 @@ def test_a_loop_is_stopped_an_error_names_its_line_and_the_lab_goes_on(tab: Page
     assert one.verdict == "Equal to what the build of this page computed"
 
 
+def test_a_difference_from_the_build_is_told(tab: Page, address: str) -> None:
+    """As if the build had computed something else: the lab must not say equal."""
+    known = facts("lessons/tools")
+    example = next(one for one in known["examples"] if one["id"] == "search")
+    example["output"] += "and more\n"
+    tab.context.route("**/lab/pages/lessons/tools.json", lambda route: route.fulfill(json=known))
+    tab.goto(f"{address}lessons/tools/")
+    assert lab(tab, "search").press("Run").verdict == "Not equal to what the build of this page computed"
+    all_of_them = labs(tab, "agree")[0]
+    told = all_of_them.press("Run this page's examples here").verdict
+    assert re.fullmatch(r"\d+ equal, 1 different, 0 not run here", told)
+    expect(all_of_them.place.locator("tr:has([data-verdict=different])")).to_contain_text("and more")
+
+
 def test_everything_works_by_keyboard(tab: Page, address: str) -> None:
     tab.goto(f"{address}lessons/tools/")
     one = labs(tab, "run")[0]
