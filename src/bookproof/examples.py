@@ -24,7 +24,7 @@ from pathlib import Path
 
 from bookproof import worker
 from bookproof.cache import Cache, digest
-from bookproof.host import missing_facts
+from bookproof.host import missing_facts, short_folder
 from bookproof.knobs import check_knobs
 from bookproof.options import FenceOptions, Settings, parse
 
@@ -503,9 +503,7 @@ def child_environment(extra: Mapping[str, str], source: Path) -> dict[str, str]:
 
 
 def _new_scratch() -> Path:
-    # A name of the same length wherever it can be: programs wrap and cut long paths, which no rule could undo.
-    short = "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else None  # noqa: S108 - the folder in it is private
-    scratch = Path(tempfile.mkdtemp(prefix="bookproof-", dir=short)).resolve()
+    scratch = Path(tempfile.mkdtemp(prefix="bookproof-", dir=short_folder())).resolve()
     for folder in ("work", "home", "tmp"):
         (scratch / folder).mkdir()
     return scratch

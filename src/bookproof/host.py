@@ -20,6 +20,15 @@ _OPENAT2 = 437
 _RESOLVE_BENEATH = 8
 
 
+def short_folder() -> str | None:
+    """Return where folders are made whose names outputs may show; None: wherever the system says.
+
+    Programs wrap, quote and cut a path by its length and its blanks, which no rule can undo afterwards: so the names
+    are of the same form wherever they can be, whatever `TMPDIR` holds.
+    """
+    return "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else None  # noqa: S108 - a private folder is made in it
+
+
 def known_facts(own: Mapping[str, str]) -> dict[str, bool]:
     """Return every known host fact, and whether it holds.
 

@@ -27,6 +27,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from bookproof.host import short_folder
 from bookproof.page import Failure, breakable
 from bookproof.testrun import Run, Spec, WarmRunner, packages_of
 from bookproof.verdicts import MutationVerdict, covers, judge_mutation, normalise, why_not_passed
@@ -302,7 +303,7 @@ def run_mutations(
     """
     if not mutations:
         return ()
-    with tempfile.TemporaryDirectory(prefix="bookproof-") as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="bookproof-", dir=short_folder()) as folder, ExitStack() as stack:
         copies: queue.SimpleQueue[_Copy] = queue.SimpleQueue()
         warm = _outside_modules(root, folders, search_paths, [mutation.test for mutation in mutations])
         for number in range(min(workers, len(mutations))):
