@@ -94,6 +94,8 @@ class Lab:
             text: The whole text of the file instead of a replacement; empty: its own.
         """
         target = self._project / file
+        if text and (wrong := _no_python(file, text)):
+            return wrong
         original = target.read_bytes()
         changed = self._change(file, before, after)[1] if before else text
         start = time.perf_counter()
@@ -210,6 +212,28 @@ class Lab:
 def block_result(example: Example, outcome: Outcome, line: int) -> dict[str, Any]:
     """Return what a block did, for the lab's script: `line` is that of the block, 0 where none is to blame."""
     return {"id": example.id, "output": outcome.output, "failure": outcome.failure, "line": line}
+
+
+def _no_python(file: str, text: str) -> dict[str, Any]:
+    """Return what a test of a file that does not compile would come to, with the line to mend; empty if it does."""
+    try:
+        compile(text, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", 0) or 0
+        lines = text.splitlines()
+        return {
+            "verdict": str(TestVerdict.ERROR),
+            "detail": f"{type(error).__name__}: {getattr(error, 'msg', error)}",
+            "green": False,
+            "cases": 0,
+            "file": file,
+            "line": line,
+            "code": lines[line - 1].strip() if 0 < line <= len(lines) else "",
+            "text": "",
+            "headline": "",
+            "seconds": 0.0,
+        }
+    return {}
 
 
 def _write(file: Path, data: bytes) -> None:

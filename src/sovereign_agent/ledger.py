@@ -237,7 +237,10 @@ class Ledger:
             version = _version(self.path, connection)
             if version == 0:
                 if self.read_only:
-                    raise _refuse(self.path, "it holds no ledger", "open it once for writing to create one")
+                    remedy = (
+                        "choose another directory, or restore a backup; opening it for writing creates an empty ledger"
+                    )
+                    raise _refuse(self.path, "it holds no ledger", remedy)
                 _use_wal(connection, timeout)
             if self.read_only:
                 connection.execute("PRAGMA query_only = ON")

@@ -223,6 +223,7 @@ def test_a_change_is_red_its_removal_green_and_what_did_not_run_is_never_green(p
     assert found[0]["line"] == 6
     assert found[0]["text"].startswith("AssertionError: assert 2 == 3")
     assert (project / "project" / file).read_bytes() == original
+    assert (found[3]["detail"], found[3]["file"], found[3]["line"]) == ("SyntaxError: invalid syntax", file, 1)
 
 
 def block(name: str, code: str, **options: object) -> dict[str, object]:

@@ -314,7 +314,7 @@ def test_a_broken_file_is_mended_by_hand(tab: Page, address: str) -> None:
     assert one.verdict.startswith("Red: failed.")
     one.type((ROOT / mutation["file"]).read_text() + "\nbroken syntax here\n")
     one.press("Run the test")
-    assert one.verdict.startswith("Red: error.")
+    assert one.verdict.startswith("Red: error. SyntaxError: ")
     one.type((ROOT / mutation["file"]).read_text())
     one.press("Run the test")
     assert one.verdict == "Green: 1 test passed. You mended it."

@@ -101,7 +101,8 @@ class Host {
         if (data.kind === "progress") {
           const part = (data.loaded / 1e6).toFixed(1);
           const all = ((data.loaded > total.first ? total.first + total.tests : total.first) / 1e6).toFixed(1);
-          entry?.watch.progress(`Loading Python into this page: ${part} of ${all} MB`);
+          const done = Number(part) >= Number(all) ? "; starting it" : "";
+          entry?.watch.progress(`Loading Python into this page: ${part} of ${all} MB${done}`);
         } else if (data.kind === "ready") {
           this.versions = { python: data.python, sqlite: data.sqlite, pyodide: data.pyodide };
           performance.measure("bookproof lab: load", { start: starting });
@@ -606,6 +607,7 @@ class Mutation extends Lab {
     const answer = await this.order({ kind: "test", file, test, ...change }, { needsTests: true, retry, busy: "Running the test" });
     if (!answer) return;
     const broken = Boolean(change.before);
+    if (this.editor && answer.file === file) this.editor.mark(answer.line, { scroll: true });
     this.output.hidden = false;
     this.output.replaceChildren(element("p", {}, element("code", {}, test.split("::").at(-1))));
     if (!answer.green) {
