@@ -316,6 +316,8 @@ def main() -> None:
     """Run the mode named on the command line, giving way to whoever waits for a page: a verdict is needed last."""
     if hasattr(os, "nice"):
         os.nice(10)
+    with contextlib.suppress(OSError):  # Linux may weigh whole sessions against each other, and this is one
+        Path("/proc/self/autogroup").write_text("10")
     if sys.argv[1] == "serve":
         serve()
     else:
