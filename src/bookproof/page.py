@@ -247,7 +247,6 @@ def outside_fences(source: str) -> list[str]:
 
 
 _CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
-_CODE = re.compile(r"(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
 """A code span: what it holds is text."""
 DIRECTIVE = re.compile(r"<!--\s*bookproof:\s*(?P<name>[\w-]*)\s*(?P<argument>[^>]*?)\s*-->")
 """What an author writes where something computed is to stand: the production map, a mutation, a table of evidence."""
