@@ -94,7 +94,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
             raise PluginError("\n".join(map(str, refused)))
         extension.use(build.book)
         _list_extension(config)
-        build.book.form = f"{build.book.diagram_class}\n{_form(config)}"
+        build.book.form = "\n".join((build.book.diagram_class, build.book.labs_off, _form(config)))
         if build.book.remembers:
             _remember(build.book, config)
         config.watch.extend(str(root / name) for name in (settings.src, settings.tests) if (root / name).is_dir())

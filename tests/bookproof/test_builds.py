@@ -243,6 +243,13 @@ def test_labs_that_nothing_pins_are_red(site: TinySite) -> None:
     assert "docs/index.md:1: labs need Pyodide, and nothing pins it" in built.log
 
 
+def test_a_page_that_was_drawn_without_labs_is_not_remembered_for_a_build_with_them(site: TinySite) -> None:
+    site.options = 'outputs: ""\ncache: .bookproof'
+    site.write("docs/index.md", '```python exec="on" id="sum" lab\nprint(1 + 1)\n```\n')
+    assert "left out of this draft" in site.build("-q", BOOKPROOF_LABS="off").html()
+    assert site.build("-q").returncode == 1, "nothing pins Pyodide"
+
+
 def test_a_dead_link_that_a_block_prints_is_red(site: TinySite) -> None:
     site.write("docs/index.md", '```python exec="on" result="markdown"\nprint("[dead](nowhere.md)")\n```\n')
     built = site.build("-q")
