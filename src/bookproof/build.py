@@ -67,14 +67,13 @@ class Build:
 
     def start(self, files: Files) -> None:
         """Begin what runs beside the rendering of the pages."""
-        pages = {f"{self._settings.docs}/{file.src_uri}": file.content_string for file in files.documentation_pages()}
-        self.book.run_ahead(pages)
+        texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
+        self.book.run_ahead({f"{self._settings.docs}/{name}": text for name, text in texts.items()})
         if self.book.accepting:
             return
         tests = set()
-        for file in files.documentation_pages():
-            text = file.content_string
-            found, _ = claims(file.src_uri, text, get_data(text)[1])
+        for name, text in texts.items():
+            found, _ = claims(name, text, get_data(text)[1])
             tests |= {claim.name for claim in found if claim.kind == "test"}
         self.cited = tuple(sorted(tests))
         self._proofs = Proofs(self._settings, cached=self._cached, serving=self._serving)
