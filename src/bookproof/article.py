@@ -16,13 +16,14 @@ from bookproof import citations
 from bookproof import production_map as html
 from bookproof.citations import CitedTest, Symbol
 from bookproof.claims import value_of
+from bookproof.finish import finish
 from bookproof.labs import lab_place
 from bookproof.mutations import Mutation, MutationResult, render_mutation, unknown_mutation
 from bookproof.options import Settings
 from bookproof.page import DIRECTIVE, Claim, Failure, PageRecord, breakable
 from bookproof.production_map import Links, MapRow
 from bookproof.proofs import Proofs, Verdicts
-from bookproof.sources import source_url
+from bookproof.sources import issue_url, source_url
 
 ROLE_HTML = re.compile(r'<span data-bookproof-role="(?P<kind>\w+)">(?P<name>[^<]*)</span>')
 """What the Markdown extension leaves where a role stands."""
@@ -65,8 +66,14 @@ class Article:
     records: Mapping[str, PageRecord] = field(default_factory=dict)
     """Every page of the site, for the evidence page."""
 
-    def complete(self, text: str, record: PageRecord) -> str:
-        """Return a page's HTML with everything filled in; what does not hold is noted in its record."""
+    def complete(self, text: str, record: PageRecord, *, edit_url: str = "") -> str:
+        """Return a page's HTML with everything filled in; what does not hold is noted in its record.
+
+        Parameters:
+            text: The HTML that was rendered.
+            record: The page's.
+            edit_url: Where the page's source can be edited; empty where it cannot.
+        """
         base = posixpath.relpath(".", posixpath.dirname(record.url) or ".")
         links = Links(
             "" if base == "." else f"{base}/",
@@ -88,11 +95,11 @@ class Article:
         rest = [page.figure(name) for name in page.mapped("mutation") if f"mutation {name}" not in placed]
         if "production-map" not in placed:
             rest.append(page.production_map())
-        rest.append(self.end(record, links))
-        return "\n".join((text, *filter(None, rest)))
+        rest.append(self.end(record, links, edit_url))
+        return finish("\n".join((text, *filter(None, rest))))
 
-    def end(self, record: PageRecord, links: Links) -> str:
-        """Return what closes a page: the commit, how many examples ran, and the way to the evidence."""
+    def end(self, record: PageRecord, links: Links, edit_url: str = "") -> str:
+        """Return what closes a page: the commit, how many examples ran, and the ways to evidence, source and edits."""
         facts = self.facts
         count = {status: sum(one.status == status for one in record.examples) for status in ("passed", "absent", "off")}
         commit = f"Commit <code>{facts.commit[:12]}</code>" if facts.commit else "No commit"
@@ -104,6 +111,12 @@ class Article:
             parts.append(f"{count['off']} shown without being run")
         if facts.evidence:
             parts.append(f'<a href="{escape(links.base + facts.evidence)}">Evidence</a>')
+        if facts.sources:
+            parts.append(f'<a href="{escape(links.base + source_url(record.path))}">Source of this page</a>')
+        if edit_url:
+            parts.append(f'<a href="{escape(edit_url)}" rel="edit">Edit this page</a>')
+        if issue := issue_url(facts.repo_url, record.path, facts.commit):
+            parts.append(f'<a href="{escape(issue)}">Report a mistake</a>')
         draft = ""
         if facts.drafts:
             draft = f'<p class="bookproof-draft"><strong>Draft</strong>: {escape("; ".join(facts.drafts))}.</p>'

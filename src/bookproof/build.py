@@ -21,7 +21,7 @@ from bookproof.article import Article, Facts
 from bookproof.book import Book
 from bookproof.check import Origin, check_site
 from bookproof.claims import claims
-from bookproof.diagrams import Cut, NodeError, copy_mermaid, cut_other_hosts, find_node, node_is_off, parse_diagrams
+from bookproof.diagrams import Cut, NodeError, copy_mermaid, copy_node_files, cut_other_hosts, find_node, node_is_off, parse_diagrams
 from bookproof.host import known_facts
 from bookproof.labs import UNPINNED, has_labs, lab_mutations, labs_off, write_labs
 from bookproof.mutations import Mutation
@@ -56,6 +56,8 @@ class Build:
         self.labs: list[tuple[PageRecord, list[Mutation]]] = []
         """Every page with a lab, and the mutations that its reader may try."""
         self.book.labs_off = self._labs_off()
+        self.node_files: dict[str, str] = {}
+        """Site-relative path of each file that is taken from an installed package of node, and its path there."""
         self.cited: tuple[str, ...] = ()
         """Node ids of every cited test."""
         self._proofs: Proofs | None = None
@@ -95,7 +97,7 @@ class Build:
             record = book.records.get(f"{self._settings.docs}/{file.src_uri}")
             if record is None or file.page is None or file.page.content is None:
                 continue
-            file.page.content = article.complete(file.page.content, record)
+            file.page.content = article.complete(file.page.content, record, edit_url=file.page.edit_url or "")
             if has_labs(file.page.content):
                 names = lab_mutations(file.page.content)
                 self.labs.append((record, [one for one in proofs.declared if one.id in names]))
@@ -109,7 +111,7 @@ class Build:
         settings = self._settings
         if not self._serving:
             commit = "" if self._drafts else self._tree.commit
-            folders = [name for name in (settings.src, settings.tests) if (settings.root / name).is_dir()]
+            folders = [name for name in (settings.docs, settings.src, settings.tests) if (settings.root / name).is_dir()]
             write_source_pages(
                 settings.root,
                 site,
@@ -120,6 +122,7 @@ class Build:
                 cache=self.book.cache("sources"),
             )
         try:
+            copy_node_files(settings.root, site, self.node_files)
             if any(record.diagrams for record in self.book.records.values()):
                 copy_mermaid(settings.root, site)
             if self.labs:

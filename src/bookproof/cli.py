@@ -96,6 +96,32 @@ def mutate(ids: tuple[str, ...], root: Path, mutations: str, *, as_json: bool) -
 
 
 @main.command()
+@click.argument("page")
+@click.option("--config-file", "-f", default="mkdocs.yml", show_default=True, help="The site's configuration.")
+def run(page: str, config_file: str) -> None:
+    """Run the examples of PAGE, or of PAGE#ID that one after those above it, and print what they print."""
+    from bookproof.run import read_settings, run_page
+
+    path, _, example = page.partition("#")
+    failed = False
+    try:
+        for ran in run_page(read_settings(Path(config_file)), path, example):
+            if not example:
+                click.echo(f"== {ran.id}")
+            if ran.skipped:
+                click.echo(f"not run: {ran.skipped}", err=True)
+            elif ran.failure is not None:
+                failed = True
+                click.echo(str(ran.failure), err=True)
+            else:
+                click.echo(ran.output, nl=False)
+    except ValueError as wrong:
+        click.echo(str(wrong), err=True)
+        sys.exit(2)
+    sys.exit(failed)
+
+
+@main.command()
 @click.argument("site", type=_FOLDER)
 @click.option("--repo", type=_FOLDER, default=".", help="A clone that holds the recorded commit.")
 def verify(site: Path, repo: Path) -> None:

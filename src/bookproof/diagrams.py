@@ -108,11 +108,12 @@ def find_npm() -> tuple[str, ...]:
     return (_on_path("npm"),)
 
 
-def ensure_node_modules(root: Path) -> bool:
+def ensure_node_modules(root: Path, *, dev: bool = False) -> bool:
     """Install what `package-lock.json` pins, unless exactly that is installed already.
 
     Parameters:
         root: Folder that holds `package.json` and `package-lock.json`.
+        dev: Also what only tests need.
 
     Returns:
         Whether anything was installed.
@@ -128,12 +129,13 @@ def ensure_node_modules(root: Path) -> bool:
         )
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     with _alone(root):
-        if marker.is_file() and marker.read_text("utf-8").strip() == digest:
+        if marker.is_file() and marker.read_text("utf-8").split() in ([digest, "dev"], *([] if dev else [[digest]])):
             return False
-        command = [*find_npm(), "ci", "--omit=dev", "--prefer-offline", "--no-audit", "--no-fund"]
+        omit = [] if dev else ["--omit=dev"]
+        command = [*find_npm(), "ci", *omit, "--prefer-offline", "--no-audit", "--no-fund"]
         _run(command, "npm ci", _INSTALL_SECONDS, cwd=root)
         marker.parent.mkdir(exist_ok=True)
-        marker.write_text(digest + "\n", "utf-8")
+        marker.write_text(f"{digest}{' dev' if dev else ''}\n", "utf-8")
     return True
 
 
@@ -185,6 +187,28 @@ def copy_mermaid(root: Path, site_dir: Path) -> None:
         shutil.copyfile(file, target / file.relative_to(source))
     shutil.copyfile(source.parent / "LICENSE", target / "LICENSE")
     (site_dir / SCRIPT).write_bytes((files("bookproof") / "assets" / "mermaid-load.js").read_bytes())
+
+
+def copy_node_files(root: Path, site_dir: Path, names: Mapping[str, str]) -> None:
+    """Put files of pinned packages into the site, byte for byte, such as fonts; nothing when node is off.
+
+    Parameters:
+        root: Folder that holds `package-lock.json` and `node_modules`.
+        site_dir: The site.
+        names: Site-relative path of each file, and its path below `node_modules`.
+
+    Raises:
+        NodeError: A file is not installed.
+    """
+    if not names or node_is_off():
+        return
+    ensure_node_modules(root)
+    for name, packaged in names.items():
+        source, target = root / "node_modules" / packaged, site_dir / name
+        if not source.is_file():
+            raise NodeError(f"node_files: {packaged} is not installed: pin its package in package.json")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
 
 
 def cut_other_hosts(site_dir: Path) -> list[Cut]:

@@ -31,6 +31,7 @@ from bookproof.alone import alone
 from bookproof.book import Book, settings_from
 from bookproof.cache import digest
 from bookproof.claims import LONG_CODE, ROLE, claims
+from bookproof.diagram_text import diagram_text
 from bookproof.examples import Outcome, plan
 from bookproof.labs import UNPINNED, lab_place
 from bookproof.options import FenceOptions
@@ -352,7 +353,7 @@ def _example(page: _PageRun, language: str, written: dict[str, str], code: str, 
     if options.lab and page.book.labs_off == UNPINNED:
         return page.fail(line, UNPINNED)
     lab = lab_place(options.lab, name, page.source.path, page.book.labs_off) if options.lab else ""
-    return _wrapped(page, line, shown, _note(options, outcome), attributes, md, lab)
+    return _wrapped(page, line, shown, _note(options, outcome), attributes, md, lab, _locally(page, record))
 
 
 def _shown(page: _PageRun, example: ExampleRecord, options: FenceOptions, md: Markdown) -> str:
@@ -423,12 +424,14 @@ def _attributes(page: _PageRun, name: str, options: FenceOptions, status: str) -
     return f'class="{classes}" id="{anchor}"' + (f' data-lab="{escape(name)}"' if options.lab else "")
 
 
-def _wrapped(page: _PageRun, line: int, html: str, note: str, attributes: str, md: Markdown, lab: str = "") -> str:
+def _wrapped(
+    page: _PageRun, line: int, html: str, note: str, attributes: str, md: Markdown, lab: str = "", locally: str = ""
+) -> str:
     """Return a block's HTML in the element that names it, and keep markdown-exec's headings with it."""
     if not html and not note:
         return ""
     told = f'<p class="bookproof-note">{note}</p>' if note else ""
-    wrapped = f"<div {attributes}>\n{_numbered(html, attributes)}\n{told}{lab}</div>"
+    wrapped = f"<div {attributes}>\n{_numbered(html, attributes)}\n{told}{lab}{locally}</div>"
     page.shown[wrapped] = line
     if InsertHeadings.name in md.treeprocessors:
         headings: Any = md.treeprocessors[InsertHeadings.name]
@@ -459,6 +462,17 @@ def _note(options: FenceOptions, outcome: Outcome) -> str:
     return "<br>".join(parts)
 
 
+def _locally(page: _PageRun, example: ExampleRecord) -> str:
+    """Return how to run an example in a clone, folded; of an example that shows no source there is nothing to run."""
+    if example.options is None or example.options.source == "none":
+        return ""
+    command = escape(f"uv run bookproof run {page.record.path}#{example.id}")
+    return (
+        '<details class="bookproof-locally"><summary>Run this locally</summary>'
+        f'<p>In a clone, at this commit: <code data-copy="{command}">{command}</code></p></details>'
+    )
+
+
 def _diagram(page: _PageRun, written: dict[str, str], text: str) -> str:
     """Note a Mermaid diagram, to be parsed by Mermaid, and return the element that the theme draws."""
     line = page.line
@@ -468,7 +482,8 @@ def _diagram(page: _PageRun, written: dict[str, str], text: str) -> str:
         for key in written:
             page.fail(line, f"unknown option {key} of a mermaid fence")
     page.record.diagrams.append(DiagramRecord(line, text, printed=bool(page.depth)))
-    return f'<pre class="{page.book.diagram_class}"><code>{escape(text, quote=False)}</code></pre>'
+    shown = f'<pre class="{page.book.diagram_class}"><code>{escape(text, quote=False)}</code></pre>'
+    return shown + (diagram_text(text) if page.book.diagram_class == "mermaid" else "")
 
 
 def _reconcile(page: _PageRun, html: str) -> None:

@@ -29,7 +29,7 @@ Part = tuple[int, int, int, str]
 
 
 def listing(file: str, text: str) -> str:
-    """Return the highlighted lines of a Python or TOML file.
+    """Return the lines of a file, highlighted if it is Python or TOML.
 
     Parameters:
         file: Its name, which says what it is written in.
@@ -39,7 +39,8 @@ def listing(file: str, text: str) -> str:
     if not lines[-1]:
         lines.pop()
     try:
-        parts = list(_python(lines) if file.endswith(".py") else _toml(lines))
+        read = {"py": _python, "toml": _toml}.get(file.rpartition(".")[2])
+        parts = list(read(lines)) if read else []  # a page's Markdown is prose: it needs no colours
     except (tokenize.TokenError, SyntaxError, ValueError):
         parts = []  # no Python: shown as it is
     by_line: dict[int, list[Part]] = {}

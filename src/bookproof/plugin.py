@@ -57,6 +57,7 @@ class BookproofConfig(base.Config):  # type: ignore[no-untyped-call]  # MkDocs' 
     environment = c.Type(dict, default={})
     host_facts = c.Type(dict, default={})
     normalise = c.Type(dict, default={})
+    node_files = c.Type(dict, default={})
     report = c.Type(str, default="")
 
 
@@ -92,6 +93,8 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         self._build = build = _Build(settings, config, served)
         if refused := build.refused:
             raise PluginError("\n".join(map(str, refused)))
+        build.node_files = dict(self.config.node_files)
+        config.extra["bookproof_node"] = not build.node_off  # for templates that name what comes from there
         extension.use(build.book)
         _list_extension(config)
         build.book.form = "\n".join((build.book.diagram_class, build.book.labs_off, _form(config)))
@@ -244,7 +247,7 @@ def _list_extension(config: MkDocsConfig) -> None:
 def _form(config: MkDocsConfig) -> str:
     """Return everything that the look of a block depends on beside its text."""
     versions = [f"{name} {version(name)}" for name in ("markdown", "markdown-exec", "pymdown-extensions", "pygments")]
-    own = files_digest(Path(__file__).parent, ["extension.py", "remembered.py"])
+    own = files_digest(Path(__file__).parent, ["extension.py", "remembered.py", "diagram_text.py"])
     # Functions in the configuration are told by their names, not by where they lie in memory.
     configured = re.sub(r" at 0x[0-9a-f]+", "", repr((config.markdown_extensions, config.mdx_configs)))
     return "\n".join((*versions, own, configured))

@@ -1,4 +1,4 @@
-"""Sources: every file of the code and its tests as a static page of the site, with an anchor for each line.
+"""Sources: every file of the code, its tests and the pages' Markdown as a static page of the site, line by line.
 
 A link to a line then works wherever the site is read, and shows the very text that the build ran. The pages stand
 outside the page pipeline and the search, carry no script, ask for nothing but their own stylesheet, and depend on
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import pygments
 
@@ -27,7 +27,7 @@ from bookproof.listing import listing
 SOURCE_FOLDER = "source"
 """Where the pages stand in the site."""
 
-_SUFFIXES = (".py", ".toml")
+_SUFFIXES = (".py", ".toml", ".md")
 _FORM = "2"  # to be raised with every change of `listing`, so that no remembered page is in an older form
 _STYLE = """\
 :root { color-scheme: light dark; --text: #1f2328; --page: #ffffff; --faint: #57606a; --mark: #fff5b1; --link: #0550ae;
@@ -94,8 +94,29 @@ def blob_url(repo_url: str, commit: str, file: str, first: int = 0, last: int = 
     return f"{base}/{middle}/{commit}/{quote(file)}" + (lines if first else "")
 
 
+def issue_url(repo_url: str, file: str, commit: str) -> str:
+    """Return the forge's address of a new issue that names a page and the commit it was read at.
+
+    Parameters:
+        repo_url: The repository on its forge; empty when there is none.
+        file: Repository-relative POSIX path of the page.
+        commit: The commit id; empty where there is none.
+
+    Returns:
+        An empty text where the forge is not known to take such an address.
+    """
+    host = (urlsplit(repo_url).hostname or "").lower()
+    title, body = f"{file}: ", f"Page: {file}\nCommit: {commit or 'none'}\n\nWhat is wrong, and what did you expect?\n"
+    base = repo_url.rstrip("/").removesuffix(".git")
+    if "gitlab" in host:
+        return f"{base}/-/issues/new?" + urlencode({"issue[title]": title, "issue[description]": body})
+    if any(name in host for name in ("github", "codeberg", "gitea", "forgejo")):
+        return f"{base}/issues/new?" + urlencode({"title": title, "body": body})
+    return ""
+
+
 def source_files(root: Path, folders: Sequence[str] = ("src", "tests")) -> tuple[str, ...]:
-    """Return the files that get a page: every Python and TOML file below the folders, sorted, hidden ones left out."""
+    """Return the files that get a page: every Python, TOML and Markdown file below the folders, sorted, hidden ones left out."""
     found = {
         path.relative_to(root)
         for folder in folders

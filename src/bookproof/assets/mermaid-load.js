@@ -1,8 +1,10 @@
-// Mermaid from this site, and only where a page shows a diagram.
+// Mermaid from this site, and only where a reader comes to see a diagram.
 //
 // The theme fetches Mermaid from another host unless `window.mermaid` exists. This script is that object: it keeps the
-// theme's options and imports the build that lies beside it when the first diagram is to be drawn.
+// theme's options, and imports the build that lies beside it when the first diagram comes near the screen or the page is
+// about to be printed. Until then a diagram is its text.
 (() => {
+  const NEAR = "600px";
   let options = {};
   let loading;
 
@@ -21,13 +23,53 @@
     return mermaid;
   };
 
+  const waiting = new Map(); // element of each diagram that is not drawn: what lets it be drawn
+  const drawing = new Set();
+  const show = (place) => {
+    waiting.get(place)?.();
+    waiting.delete(place);
+    watch.unobserve(place);
+  };
+  const watch = new IntersectionObserver(
+    (seen) => seen.forEach((one) => one.isIntersecting && show(one.target)),
+    { rootMargin: NEAR },
+  );
+
   window.mermaid = {
     initialize(given) {
       options = given;
     },
     async render(id, text) {
+      // The theme says what is to be drawn and not where; of two equal texts either element will do.
+      const place = [...document.querySelectorAll("pre.mermaid")].find(
+        (one) => one.textContent === text && !waiting.has(one) && !one.dataset.near,
+      );
+      if (place) {
+        await new Promise((near) => {
+          waiting.set(place, near);
+          watch.observe(place);
+        });
+        place.dataset.near = "";
+      }
       loading ??= load();
-      return (await loading).render(id, text);
+      const drawn = loading.then((mermaid) => mermaid.render(id, text));
+      drawing.add(drawn);
+      return drawn.finally(() => setTimeout(() => drawing.delete(drawn)));
     },
   };
+
+  const showAll = () => [...waiting.keys()].forEach(show);
+  addEventListener("beforeprint", showAll);
+  // A browser does not wait for what it was told before printing; the key that asks for it can.
+  addEventListener("keydown", async (event) => {
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || event.key.toLowerCase() !== "p" || !waiting.size) return;
+    event.preventDefault();
+    showAll();
+    await new Promise((next) => setTimeout(next));
+    while (drawing.size) {
+      await Promise.allSettled(drawing);
+      await new Promise((next) => setTimeout(next));
+    }
+    window.print();
+  });
 })();

@@ -1,0 +1,135 @@
+// The reader's own marks on the six lessons, and the list of keys. What is kept stays in this browser's storage.
+(() => {
+  const KEY = "sovereign-agent.lessons";
+
+  // The configuration's base is relative to the page that was loaded first.
+  const base = new URL(`${JSON.parse(document.getElementById("__config").textContent).base}/`, location.href);
+
+  const read = () => {
+    try {
+      const kept = JSON.parse(localStorage.getItem(KEY));
+      return new Set(Array.isArray(kept) ? kept : []);
+    } catch {
+      return new Set();
+    }
+  };
+  const write = (done) => {
+    try {
+      if (done.size) localStorage.setItem(KEY, JSON.stringify([...done].sort()));
+      else localStorage.removeItem(KEY);
+    } catch {
+      // A browser that keeps nothing forgets with the page.
+    }
+  };
+  const element = (name, className, text = "") => {
+    const made = document.createElement(name);
+    made.className = className;
+    made.textContent = text;
+    return made;
+  };
+
+  /** The end of a lesson: one button, and what it did. */
+  function arm(place) {
+    const [button, said] = place.children;
+    const lesson = place.dataset.siteLesson;
+    const show = () => {
+      const done = read().has(lesson);
+      button.textContent = done ? "Done. Mark as not done" : "Mark this lesson as done";
+      button.classList.toggle("md-button--primary", !done);
+    };
+    button.addEventListener("click", () => {
+      const done = read();
+      if (!done.delete(lesson)) done.add(lesson);
+      write(done);
+      said.textContent = done.has(lesson)
+        ? "Marked as done, in this browser only. The list of lessons shows it."
+        : "The mark is taken away.";
+      show();
+    });
+    show();
+    place.hidden = false;
+  }
+
+  /** A list of lessons: which are done, how many, and a way to forget them. */
+  function mark(list) {
+    const show = () => {
+      list.querySelectorAll(".site-mark").forEach((one) => one.remove());
+      list.parentElement.querySelectorAll(".site-progress").forEach((one) => one.remove());
+      const done = read();
+      if (!done.size) return;
+      const counted = new Set();
+      for (const link of list.querySelectorAll("a[href]")) {
+        const lesson = link.pathname.startsWith(base.pathname) ? link.pathname.slice(base.pathname.length) : "";
+        if (!done.has(lesson) || counted.has(lesson)) continue;
+        counted.add(lesson);
+        link.after(element("span", "site-mark", " \u2713 done"));
+      }
+      const told = element("p", "site-progress", `${counted.size} of 6 lessons done, by your own marks in this browser. `);
+      const clear = element("button", "site-link", "Clear the marks");
+      clear.type = "button";
+      clear.addEventListener("click", () => {
+        write(new Set());
+        show();
+        list.tabIndex = -1;
+        list.focus();
+      });
+      told.append(clear);
+      list.after(told);
+    };
+    show();
+  }
+
+  const KEYS = [
+    ["/ or s or f", "search"],
+    ["\u2191 \u2193 and Enter", "choose a result"],
+    ["p or ,", "previous page"],
+    ["n or .", "next page"],
+    ["Tab", "next link or button"],
+    ["Esc", "close the search or this list"],
+    ["?", "this list"],
+  ];
+  let keys;
+
+  function help() {
+    if (!keys) {
+      keys = element("dialog", "site-keys-list md-typeset");
+      keys.setAttribute("aria-labelledby", "site-keys-title");
+      const title = element("h2", "", "Keyboard shortcuts");
+      title.id = "site-keys-title";
+      const list = element("dl", "");
+      for (const [key, does] of KEYS) {
+        const name = element("dt", "");
+        name.append(element("kbd", "", key));
+        list.append(name, element("dd", "", does));
+      }
+      const close = element("button", "md-button", "Close");
+      close.type = "button";
+      close.addEventListener("click", () => keys.close());
+      keys.append(title, list, close);
+      document.body.append(keys);
+    }
+    if (!keys.open) keys.showModal();
+  }
+
+  addEventListener("keydown", (event) => {
+    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
+    if (event.key === "?" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) help();
+  });
+
+  // The theme's own parts: a dialog without a name, and one landmark of the same name for each listing.
+  document.querySelector("[data-md-component=search]")?.setAttribute("aria-label", "Search");
+  const nameListings = () => {
+    for (const one of document.querySelectorAll(".md-code__nav:not([role])")) one.setAttribute("role", "presentation");
+  };
+  new MutationObserver(nameListings).observe(document.body, { childList: true, subtree: true });
+
+  document$.subscribe(() => {
+    nameListings();
+    document.querySelectorAll(".site-done[hidden]").forEach(arm);
+    document.querySelectorAll(".site-lessons").forEach(mark);
+    for (const button of document.querySelectorAll(".site-keys[hidden]")) {
+      button.addEventListener("click", help);
+      button.hidden = false;
+    }
+  });
+})();
