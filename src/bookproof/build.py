@@ -21,7 +21,16 @@ from bookproof.article import Article, Facts
 from bookproof.book import Book
 from bookproof.check import Origin, check_site
 from bookproof.claims import claims
-from bookproof.diagrams import Cut, NodeError, copy_mermaid, copy_node_files, cut_other_hosts, find_node, node_is_off, parse_diagrams
+from bookproof.diagrams import (
+    Cut,
+    NodeError,
+    copy_mermaid,
+    copy_node_files,
+    cut_other_hosts,
+    find_node,
+    node_is_off,
+    parse_diagrams,
+)
 from bookproof.host import known_facts
 from bookproof.labs import UNPINNED, has_labs, lab_mutations, labs_off, write_labs
 from bookproof.mutations import Mutation
@@ -111,7 +120,9 @@ class Build:
         settings = self._settings
         if not self._serving:
             commit = "" if self._drafts else self._tree.commit
-            folders = [name for name in (settings.docs, settings.src, settings.tests) if (settings.root / name).is_dir()]
+            folders = [
+                name for name in (settings.docs, settings.src, settings.tests) if (settings.root / name).is_dir()
+            ]
             write_source_pages(
                 settings.root,
                 site,

@@ -1,7 +1,7 @@
 """Diagram text: what a Mermaid diagram says, in words, for whoever does not see it.
 
-It promises that every message, note, relation and attribute of a sequence or entity diagram stands in the list, in order,
-under the names that the picture shows. Of any other kind of diagram it shows the source, which is text as well.
+It promises that every message, note, relation and attribute of a sequence or entity diagram stands in the list, in
+order, under the names that the picture shows. Of any other kind it shows the source, which is text as well.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from html import escape
 _PARTICIPANT = re.compile(r"(?:participant|actor)\s+(?P<id>\S+)(?:\s+as\s+(?P<name>.+))?$")
 _MESSAGE = re.compile(r"(?P<from>\w+)\s*(?:<<)?-{1,2}(?P<kind>>>|>|x|\))\s*[+-]?(?P<to>\w+)\s*:\s*(?P<text>.*)$")
 _NOTE = re.compile(r"(?i:note)\s+(?P<where>over|left of|right of)\s+(?P<who>[\w, ]+?)\s*:\s*(?P<text>.*)$")
-_RELATION = re.compile(r'(?P<from>\w+)\s+(?P<left>[|}]\S)(?:--|\.\.)(?P<right>\S[|{])\s+(?P<to>\w+)\s*:\s*"?(?P<text>[^"]*)"?$')
+_RELATION = re.compile(
+    r'(?P<from>\w+)\s+(?P<left>[|}]\S)(?:--|\.\.)(?P<right>\S[|{])\s+(?P<to>\w+)\s*:\s*"?(?P<text>[^"]*)"?$'
+)
 _MANY = {"||": "one", "|o": "at most one", "o|": "at most one", "}o": "any number of", "o{": "any number of"} | {
     "}|": "at least one",
     "|{": "at least one",

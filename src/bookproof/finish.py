@@ -1,8 +1,8 @@
 """Finish: what the HTML of a page still needs before every reader can use it.
 
-It promises that each header cell says what it heads, that each table has a caption, that each link to a heading is named
-for it, and that what a reader copies from a console is its commands alone. It reads the HTML that the renderer wrote, as
-text, and leaves everything else as it is, byte for byte.
+It promises that each header cell says what it heads, that each table has a caption, that each link to a heading is
+named for it, and that what a reader copies from a console is its commands alone. It reads the HTML that the renderer
+wrote, as text, and leaves everything else as it is, byte for byte.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from html import escape, unescape
 
 _HEADING = re.compile(r"<h[1-6][^>]*>(?P<text>.*?)</h[1-6]>", re.DOTALL)
 _PERMALINK = re.compile(r'<a class="headerlink" href="[^"]*"(?P<title> title="[^"]*")?>.*?</a>', re.DOTALL)
-_CONSOLE = re.compile(r'(<div[^>]*class="[^"]*\blanguage-(?:console|pycon)\b[^"]*"[^>]*>.*?)<code>(.*?)</code>', re.DOTALL)
+_CONSOLE = re.compile(
+    r'(<div[^>]*class="[^"]*\blanguage-(?:console|pycon)\b[^"]*"[^>]*>\s*<pre>(?:<span></span>)?)<code>(.*?)</code>',
+    re.DOTALL,
+)
 _PROMPTS = {"$ ": "> ", ">>> ": "... "}
 """What a command begins with, and what each further line of it begins with."""
 _PIECE = re.compile(

@@ -1,8 +1,8 @@
 """Run: the examples of one page in a clone, without building the site.
 
 It promises what the build promises of an example: a process for the page, the blocks above it run first, the same
-environment, a failure told at its line. It remembers nothing, compares nothing with committed outputs, and shows nothing
-but what the blocks printed.
+environment, a failure told at its line. It remembers nothing, compares nothing with committed outputs, and shows
+nothing but what the blocks printed.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def issue_url(repo_url: str, file: str, commit: str) -> str:
 
 
 def source_files(root: Path, folders: Sequence[str] = ("src", "tests")) -> tuple[str, ...]:
-    """Return the files that get a page: every Python, TOML and Markdown file below the folders, sorted, hidden ones left out."""
+    """Return the files that get a page: Python, TOML and Markdown below the folders, sorted, hidden ones left out."""
     found = {
         path.relative_to(root)
         for folder in folders

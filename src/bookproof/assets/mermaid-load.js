@@ -49,7 +49,7 @@
           waiting.set(place, near);
           watch.observe(place);
         });
-        place.dataset.near = "";
+        place.dataset.near = "1";
       }
       loading ??= load();
       const drawn = loading.then((mermaid) => mermaid.render(id, text));
