@@ -176,3 +176,21 @@ def test_a_measured_number_in_the_prose_is_computed_or_linked() -> None:
         for found in NUMBER.finditer(re.sub(r"\[[^\]]*\]\([^)]*\)|\{\w+\}`[^`]*`|`[^`]*`", "", line))
     ]
     assert typed == []
+
+
+def urls() -> dict[str, Path]:
+    """Return the address of each page, and its source."""
+    found = {}
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        name = path.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        found[f"{name}/".removesuffix("index/") or "./"] = path
+    return found
+
+
+def test_every_address_that_readers_may_have_kept_still_leads_to_a_page() -> None:
+    """A page that moves leaves its address to a redirect; a new page is listed, since its address is kept from now on."""
+    listed = (ROOT / "tests" / "urls.txt").read_text().split()
+    assert listed == sorted(set(listed))
+    gone = set(listed) - set(urls())
+    assert gone == set(), "moved: leave a redirect (mkdocs-redirects), and let this test know of it"
+    assert set(urls()) - set(listed) == set(), "new: add them to tests/urls.txt"

@@ -224,7 +224,7 @@ def test_printed_headings_and_tables_keep_what_they_mean(site: TinySite) -> None
     )
     html = site.build("--strict").html()
     assert "[Home: #made-printed]" in html
-    assert "<thead>\n<tr>\n<th>head</th>" in html
+    assert '<thead>\n<tr>\n<th scope="col">head</th>' in html
     assert '<table><caption>What</caption><tr><th scope="row">a</th><td>1</td></tr></table>' in html
 
 
