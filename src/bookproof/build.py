@@ -21,6 +21,7 @@ from bookproof.article import Article, Facts
 from bookproof.book import Book
 from bookproof.check import Origin, check_site
 from bookproof.claims import claims
+from bookproof.compiled import compile_sources
 from bookproof.diagrams import (
     Cut,
     NodeError,
@@ -39,7 +40,7 @@ from bookproof.page import Failure, PageRecord
 from bookproof.proofs import Proofs, Verdicts
 from bookproof.provenance import compose, environment, lock_digest, page_entry, read_tree, refusals, set_epoch, write
 from bookproof.served import Served
-from bookproof.sources import write_source_pages
+from bookproof.sources import Listings, write_source_pages
 
 
 class Build:
@@ -75,9 +76,11 @@ class Build:
         self._cuts: list[Cut] = []
         self._node = "off" if self.node_off else None
         self._drafts: tuple[str, ...] = ()
+        self._listings: Listings | None = None
 
     def start(self, files: Files) -> None:
         """Begin what runs beside the rendering of the pages."""
+        compile_sources(self._settings.root, (self._settings.src,))
         texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
         self.book.run_ahead({f"{self._settings.docs}/{name}": text for name, text in texts.items()})
         if self.book.accepting:
@@ -96,6 +99,8 @@ class Build:
         book.close()
         if proofs is None:
             return
+        if not self._serving:
+            self._listings = Listings(self._settings.root, self._folders(), book.cache("sources"))
         parsed = self._parse()
         self._verdicts = None if self._serving else proofs.verdicts()
         if self._verdicts is not None:
@@ -120,17 +125,14 @@ class Build:
         settings = self._settings
         if not self._serving:
             commit = "" if self._drafts else self._tree.commit
-            folders = [
-                name for name in (settings.docs, settings.src, settings.tests) if (settings.root / name).is_dir()
-            ]
             write_source_pages(
                 settings.root,
                 site,
                 commit,
-                folders=folders,
+                folders=self._folders(),
                 repo_url=config.repo_url or "",
                 site_name=config.site_name,
-                cache=self.book.cache("sources"),
+                listings=self._listings,
             )
         try:
             copy_node_files(settings.root, site, self.node_files)
@@ -185,6 +187,11 @@ class Build:
             if found and not self.node_off:
                 self._node = _node_version()
             return pool.submit(parse_diagrams, self._settings.root, found, cache=cache)
+
+    def _folders(self) -> list[str]:
+        """Return the folders whose files are shown."""
+        settings = self._settings
+        return [name for name in (settings.docs, settings.src, settings.tests) if (settings.root / name).is_dir()]
 
     def _node_off(self) -> bool:
         try:

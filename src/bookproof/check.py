@@ -25,7 +25,7 @@ import os
 import posixpath
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
@@ -113,6 +113,10 @@ class _Page:
     """Each address that a script of the page holds, with its host."""
     base: str = ""
     snippets: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its fields, uncopied: `asdict` would copy every address of every page."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +209,7 @@ class _Site:
 
     def page(self, name: str) -> _Page:
         if name not in self._pages:
-            said = self.said(name, "page", lambda text: asdict(_read_page(text)))
+            said = self.said(name, "page", lambda text: _read_page(text).as_json())
             self._pages[name] = _Page(**said)
         return self._pages[name]
 

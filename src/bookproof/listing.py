@@ -3,13 +3,17 @@
 It promises that every line of a file stands on the line with its number, that no text of a file becomes markup, and
 that the same text gives the same bytes. Python is read by the standard library's `tokenize`, several times as fast as
 Pygments, which reads what is not Python: a site shows all of its sources, and a build waits for it.
+
+Run as a script, it reads pairs of name and text as JSON and writes their listings.
 """
 
 from __future__ import annotations
 
 import builtins
 import io
+import json
 import keyword
+import sys
 import tokenize
 from collections.abc import Iterator
 from html import escape
@@ -102,3 +106,7 @@ def _toml(lines: list[str]) -> Iterator[Part]:
         if colour:
             yield from _per_line(lines, (row, column), end, colour)
         row, column = end
+
+
+if __name__ == "__main__":
+    json.dump([listing(file, text) for file, text in json.load(sys.stdin)], sys.stdout)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
 import queue
 import re
 import shutil
@@ -21,12 +22,13 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from bookproof.compiled import compile_sources
 from bookproof.host import short_folder
 from bookproof.page import Failure, breakable
 from bookproof.testrun import Run, Spec, WarmRunner, packages_of
@@ -283,6 +285,7 @@ def run_mutations(
     timeout_seconds: float = 20.0,
     pytest_args: Sequence[str] = (),
     fork: bool = True,
+    warm: Sequence[str] | None = None,
 ) -> tuple[MutationResult, ...]:
     """Run mutations, each on a copy of the tree, with pytest's plug-in autoload off.
 
@@ -297,6 +300,7 @@ def run_mutations(
         timeout_seconds: A run without a sign of life for so long is over.
         pytest_args: Further options, such as `("-p", "some_plugin")`.
         fork: Use fork where there is one.
+        warm: What `outside_modules` returns, if it has been called already.
 
     Returns:
         One result for each mutation, in their order.
@@ -305,11 +309,13 @@ def run_mutations(
         return ()
     with tempfile.TemporaryDirectory(prefix="bookproof-", dir=short_folder()) as folder, ExitStack() as stack:
         copies: queue.SimpleQueue[_Copy] = queue.SimpleQueue()
-        warm = _outside_modules(root, folders, search_paths, [mutation.test for mutation in mutations])
+        if warm is None:
+            warm = outside_modules(root, mutations, folders=folders, search_paths=search_paths)
         for number in range(min(workers, len(mutations))):
             place = Path(folder).resolve() / f"copy{number}"
-            _copy_tree(root, place, folders)
+            _copy_tree(root, place, folders, search_paths)
             sources = [place / path for path in search_paths]
+            compile_sources(place, search_paths)
             runner = stack.enter_context(WarmRunner(place, sources, warm=warm, fork=fork))
             copies.put(_Copy(place, runner, packages_of(sources), tuple(pytest_args), timeout_seconds))
         with ThreadPoolExecutor(copies.qsize()) as pool:
@@ -399,13 +405,8 @@ def _run_one(copy: _Copy, mutation: Mutation, baseline: str) -> MutationResult:
                 "after",
                 diff=diff,
             )
-    try:
-        for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*"):
-            compiled.unlink()
-        target.write_bytes(changed.encode("utf-8"))
+    with _changed(target, changed.encode("utf-8")):
         run = copy.run((mutation.test,), modules=_module_names(copy, target))
-    finally:
-        target.write_bytes(original)
     verdict, detail, report = judge_mutation(run, mutation.test)
     places = copy.names()
     detail = normalise(detail, places)
@@ -421,6 +422,26 @@ def _run_one(copy: _Copy, mutation: Mutation, baseline: str) -> MutationResult:
         text=_cut(normalise(report.text, places)),
         diff=diff,
     )
+
+
+@contextmanager
+def _changed(target: Path, content: bytes) -> Iterator[None]:
+    """Give a file another content for a while; its compiled forms lie aside meanwhile, and are valid again after it."""
+    original, before = target.read_bytes(), target.stat()
+    compiled = target.parent / "__pycache__"
+    kept = {file: file.with_suffix(".aside") for file in compiled.glob(f"{target.stem}.*.pyc")}
+    for file, aside in kept.items():
+        file.rename(aside)
+    try:
+        target.write_bytes(content)
+        yield
+    finally:
+        target.write_bytes(original)
+        os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
+        for stale in compiled.glob(f"{target.stem}.*.pyc"):
+            stale.unlink()
+        for file, aside in kept.items():
+            aside.rename(file)
 
 
 def _parts(tests: Iterable[str], count: int) -> list[tuple[str, ...]]:
@@ -449,13 +470,15 @@ def _diff(file: str, before: str, after: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _copy_tree(root: Path, place: Path, folders: Sequence[str]) -> None:
-    """Copy what a test run needs, times of change included, so that compiled files stay valid."""
+def _copy_tree(root: Path, place: Path, folders: Sequence[str], search_paths: Sequence[str]) -> None:
+    """Copy what a test run needs, and what is compiled of the packages."""
     place.mkdir(parents=True)
-    unwanted = shutil.ignore_patterns("__pycache__", "*.pyc", ".*_cache", ".hypothesis", "node_modules")
+    unwanted = (".*_cache", ".hypothesis", "node_modules")
     for folder in folders:
         if (root / folder).is_dir():
-            shutil.copytree(root / folder, place / folder, ignore=unwanted)
+            compiled = () if folder in search_paths else ("__pycache__", "*.pyc")
+            ignore = shutil.ignore_patterns(*unwanted, *compiled)
+            shutil.copytree(root / folder, place / folder, ignore=ignore)
     for name in _CONFIG_FILES:
         if (root / name).is_file():
             shutil.copy2(root / name, place / name)
@@ -471,12 +494,19 @@ def _module_names(copy: _Copy, target: Path) -> tuple[str, ...]:
     return ()
 
 
-def _outside_modules(
-    root: Path, folders: Sequence[str], search_paths: Sequence[str], tests: Sequence[str]
+def outside_modules(
+    root: Path,
+    mutations: Sequence[Mutation],
+    *,
+    folders: Sequence[str] = ("src", "tests"),
+    search_paths: Sequence[str] = ("src",),
 ) -> list[str]:
-    """Return what the tests import from elsewhere and the packages from the standard library, to be loaded once."""
+    """Return what the tests import from elsewhere and the packages from the standard library, to be loaded once.
+
+    It parses, and CPython 3.11 sometimes fails to do so (`SystemError`) while another thread does the same.
+    """
     inside = {*packages_of(root / path for path in search_paths), *folders, "conftest"}
-    files = {root / test.partition("::")[0] for test in tests} | set((root / "tests").glob("conftest.py"))
+    files = {root / one.test.partition("::")[0] for one in mutations} | set((root / "tests").glob("conftest.py"))
     files |= set(root.glob("conftest.py"))
     packages = {file for path in search_paths for file in (root / path).rglob("*.py")}
     found: set[str] = set()

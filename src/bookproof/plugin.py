@@ -8,6 +8,7 @@ failure in its page and lives on. What a page shows is checked by the extension;
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -76,6 +77,10 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
     def on_startup(self, *, command: Literal["build", "gh-deploy", "serve"], dirty: bool) -> None:  # noqa: ARG002
         """Remember whether failures end the process or stand in the page."""
         self._serving = command == "serve"
+        if not self._serving:
+            gc.set_threshold(
+                50_000
+            )  # a build keeps nearly all that it makes, and ends: looking for garbage costs a second
 
     @event_priority(-50)
     def on_config(self, config: MkDocsConfig) -> MkDocsConfig:

@@ -6,7 +6,7 @@ the sources, the tests and the tools. It starts threads that wait for processes,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from bookproof import citations
 from bookproof.cache import Cache, base_key, digest
 from bookproof.citations import Symbol, SymbolIndex, TestIndex, collect_tests, files_of, run_tests
-from bookproof.mutations import Mutation, MutationResult, load_mutations, run_mutations
+from bookproof.mutations import Mutation, MutationResult, load_mutations, outside_modules, run_mutations
 from bookproof.options import Settings
 from bookproof.page import Failure
 from bookproof.verdicts import MutationVerdict, TestResult, TestVerdict
@@ -94,7 +94,11 @@ class Proofs:
         self._tests = self._pool.submit(self._prove, names, run=run) if names else None
         if run:
             chosen = tuple(one for one in self.declared if mutations is None or one.id in mutations)
-            self._mutations = self._pool.submit(self._run_mutations, chosen)
+            known = {one.id: found for one in chosen if (found := self._cache.get(self._key(one)))}
+            missing = [one for one in chosen if one.id not in known]
+            where = {"folders": self._folders, "search_paths": (self._settings.src,)}
+            warm = outside_modules(self._settings.root, missing, **where) if missing else []
+            self._mutations = self._pool.submit(self._run_mutations, chosen, known, missing, warm)
 
     def index(self) -> TestIndex:
         """Return what pytest collects: of the cited files, or of all if one of the cited tests is not in them."""
@@ -144,15 +148,22 @@ class Proofs:
         passes = {name: TestResult(name, TestVerdict.PASSED, "", found["cases"]) for name, found in known.items()}
         return passes, [name for name in names if name not in known]
 
-    def _run_mutations(self, chosen: tuple[Mutation, ...]) -> dict[str, MutationResult]:
-        keys = {one.id: digest(self._base, "mutation", repr(_identity(one))) for one in chosen}
-        known = {one.id: found for one in chosen if (found := self._cache.get(keys[one.id]))}
-        missing = [one for one in chosen if one.id not in known]
-        fresh = run_mutations(self._settings.root, missing, folders=self._folders, search_paths=(self._settings.src,))
+    def _key(self, mutation: Mutation) -> str:
+        return digest(self._base, "mutation", repr(_identity(mutation)))
+
+    def _run_mutations(
+        self,
+        chosen: Sequence[Mutation],
+        known: Mapping[str, dict[str, Any]],
+        missing: Sequence[Mutation],
+        warm: Sequence[str],
+    ) -> dict[str, MutationResult]:
+        root, paths = self._settings.root, (self._settings.src,)
+        fresh = run_mutations(root, missing, folders=self._folders, search_paths=paths, warm=warm)
         results = {result.mutation.id: result for result in fresh}
         for result in fresh:
             if result.verdict is MutationVerdict.KILLED:
-                self._cache.put(keys[result.mutation.id], _remembered(result))
+                self._cache.put(self._key(result.mutation), _remembered(result))
         return {
             one.id: results.get(one.id) or MutationResult(one, MutationVerdict.KILLED, **known[one.id])
             for one in chosen

@@ -11,9 +11,12 @@ give the addresses that the pages link to.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -28,6 +31,8 @@ SOURCE_FOLDER = "source"
 """Where the pages stand in the site."""
 
 _SUFFIXES = (".py", ".toml", ".md")
+_LISTING = Path(__file__).with_name("listing.py")
+_FEWEST = 8  # files for which another process is worth its start
 _FORM = "2"  # to be raised with every change of `listing`, so that no remembered page is in an older form
 _STYLE = """\
 :root { color-scheme: light dark; --text: #1f2328; --page: #ffffff; --faint: #57606a; --mark: #fff5b1; --link: #0550ae;
@@ -141,7 +146,7 @@ def write_source_pages(
     repo_url: str = "",
     site_name: str = "",
     lang: str = "en",
-    cache: Cache | None = None,
+    listings: Listings | None = None,
 ) -> tuple[str, ...]:
     """Write a page for each file, a list of them, and their stylesheet.
 
@@ -153,17 +158,17 @@ def write_source_pages(
         repo_url: The repository on its forge, for a link to the same file there.
         site_name: Named in the titles.
         lang: Language of the surrounding words.
-        cache: Where highlighted files are remembered, by their content.
+        listings: The highlighted files, if they have been begun.
 
     Returns:
         The site-relative paths written, sorted.
     """
     files = source_files(root, folders)
+    listings = listings or Listings(root, folders)
     pages = {f"{SOURCE_FOLDER}/source.css": _STYLE}
     for file in files:
-        text = (root / file).read_text(encoding="utf-8", errors="replace")
         forge = blob_url(repo_url, commit, file)
-        body = f'<main id="code">{_remembered(file, text, cache or Cache(None))}</main>'
+        body = f'<main id="code">{listings.of(file)}</main>'
         pages[f"{SOURCE_FOLDER}/{file}.html"] = _page(file, body, commit, forge=forge, site_name=site_name, lang=lang)
     items = "".join(f'<li><a href="{escape(quote(file))}.html"><code>{escape(file)}</code></a></li>' for file in files)
     listing = f'<main id="code"><ul>{items}</ul></main>'
@@ -199,10 +204,59 @@ def _page(file: str, body: str, commit: str, *, forge: str, site_name: str, lang
     )
 
 
-def _remembered(file: str, text: str, cache: Cache) -> str:
-    key = digest("listing", sys.version, pygments.__version__, _FORM, file, text)
-    found = cache.get(key)
-    if found is None:
-        found = {"listing": listing(file, text)}
-        cache.put(key, found)
-    return str(found["listing"])
+class Listings:
+    """The highlighted files of a site, most of them made in another process while the caller does something else.
+
+    Parameters:
+        root: The repository.
+        folders: What will be shown.
+        cache: Where they are remembered, by their content.
+    """
+
+    def __init__(self, root: Path, folders: Sequence[str] = ("src", "tests"), cache: Cache | None = None) -> None:
+        self._root = root
+        self._cache = cache or Cache(None)
+        self._known: dict[str, str] = {}
+        self._missing: list[tuple[str, str]] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        for file in source_files(root, folders):
+            text = self._text(file)
+            if found := self._cache.get(_key(file, text)):
+                self._known[file] = str(found["listing"])
+            else:
+                self._missing.append((file, text))
+        if len(self._missing) < _FEWEST:
+            return
+        self._request, self._answer = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (closed later)
+        self._request.write(json.dumps(self._missing).encode())
+        self._request.seek(0)
+        command = [sys.executable, "-P", str(_LISTING)]
+        self._process = subprocess.Popen(command, stdin=self._request, stdout=self._answer)
+
+    def of(self, file: str) -> str:
+        """Return the listing of a file; the first one that is not known waits for the other process."""
+        if self._process is not None:
+            self._receive(self._process)
+            self._process = None
+        if file not in self._known:
+            text = self._text(file)
+            self._known[file] = listing(file, text)
+            self._cache.put(_key(file, text), {"listing": self._known[file]})
+        return self._known[file]
+
+    def _receive(self, process: subprocess.Popen[bytes]) -> None:
+        """Take what the process made; where it failed, each listing is made when it is asked for."""
+        with self._request, self._answer:
+            if process.wait() != 0:
+                return
+            self._answer.seek(0)
+            for (file, text), made in zip(self._missing, json.load(self._answer), strict=True):
+                self._known[file] = made
+                self._cache.put(_key(file, text), {"listing": made})
+
+    def _text(self, file: str) -> str:
+        return (self._root / file).read_text(encoding="utf-8", errors="replace")
+
+
+def _key(file: str, text: str) -> str:
+    return digest("listing", sys.version, pygments.__version__, _FORM, file, text)

@@ -11,10 +11,13 @@ the same state every time, and can be killed with everything it started.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import importlib
+import inspect
 import json
+import linecache
 import os
 import select
 import signal
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import textwrap
 import time
+import types
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -146,11 +150,34 @@ def _place(excinfo: pytest.ExceptionInfo[BaseException], test_file: Path) -> dic
     if not entries:
         return {}
     entry = next((entry for entry in reversed(entries) if Path(entry.path) == test_file), entries[-1])
+    line = entry.lineno + 1
+    return {"file": str(entry.path), "line": line, "code": _statement(entry.frame.code.raw, line)}
+
+
+def _statement(code: types.CodeType, line: int) -> str:
+    """Return the statement at a line, of a compound one its head; empty where the source cannot be read.
+
+    pytest's own answer parses the whole file and looks through every loaded module for its name.
+    """
+    lines = linecache.getlines(code.co_filename)
+    if code.co_name != "<module>":
+        first = code.co_firstlineno - 1
+        lines, line = inspect.getblock(lines[first:]), line - first
     try:
-        code = textwrap.dedent(str(entry.statement)).strip()
-    except (IndexError, OSError):  # the source cannot be read
-        code = ""
-    return {"file": str(entry.path), "line": entry.lineno + 1, "code": code}
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except SyntaxError:
+        return ""
+    around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno <= line <= _end(node)]
+    if not around:
+        return ""
+    innermost = max(around, key=lambda node: node.lineno)
+    body = getattr(innermost, "body", None)
+    end = max(innermost.lineno, body[0].lineno - 1) if body else _end(innermost)
+    return textwrap.dedent("".join(lines[innermost.lineno - 1 : end])).strip()
+
+
+def _end(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
 
 
 def _skip_reason(longrepr: object) -> str:

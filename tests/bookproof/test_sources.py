@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bookproof.cache import Cache
 from bookproof.listing import COLOURS, listing
-from bookproof.sources import _STYLE, blob_url, source_files, source_url, write_source_pages
+from bookproof.sources import _STYLE, Listings, blob_url, source_files, source_url, write_source_pages
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
@@ -124,14 +124,15 @@ def test_only_code_and_its_data_get_a_page(tmp_path: Path) -> None:
 
 def test_pages_depend_on_the_files_and_the_commit_alone(tmp_path: Path) -> None:
     """Another folder, a cold cache and a warm one give the same bytes."""
-    files = {"src/a.py": ODD, "tests/b.py": "def f(): ...\n"}
+    files = {"src/a.py": ODD, "tests/b.py": "def f(): ...\n"} | {f"src/m{one}.py": f"{one}\n" for one in range(8)}
     plain = write(tmp_path / "one", files)
     write(tmp_path / "two", files)
     for name in ("cold", "warm"):
-        write_source_pages(tmp_path / "two", tmp_path / name, SHA, cache=Cache(tmp_path / "cache"))
+        listings = Listings(tmp_path / "two", cache=Cache(tmp_path / "cache"))
+        write_source_pages(tmp_path / "two", tmp_path / name, SHA, listings=listings)
         for page in plain.rglob("*.*"):
             assert (tmp_path / name / "source" / page.relative_to(plain)).read_bytes() == page.read_bytes()
-    assert len(list((tmp_path / "cache").rglob("*.json"))) == 2
+    assert len(list((tmp_path / "cache").rglob("*.json"))) == len(files)
 
 
 def test_a_page_says_whether_it_is_of_a_commit(tmp_path: Path) -> None:
