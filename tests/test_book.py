@@ -183,12 +183,12 @@ def urls() -> dict[str, Path]:
     found = {}
     for path in sorted((ROOT / "docs").rglob("*.md")):
         name = path.relative_to(ROOT / "docs").with_suffix("").as_posix()
-        found[f"{name}/".removesuffix("index/") or "./"] = path
+        found["./" if name == "index" else f"{name}/".removesuffix("/index/").rstrip("/") + "/"] = path
     return found
 
 
 def test_every_address_that_readers_may_have_kept_still_leads_to_a_page() -> None:
-    """A page that moves leaves its address to a redirect; a new page is listed, since its address is kept from now on."""
+    """A page that moves leaves its address to a redirect; a new page is listed, since its address is kept as well."""
     listed = (ROOT / "tests" / "urls.txt").read_text().split()
     assert listed == sorted(set(listed))
     gone = set(listed) - set(urls())
