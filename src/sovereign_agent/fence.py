@@ -254,7 +254,11 @@ def apart(ledger: Ledger, refusal: Refusal, keep: Callable[[Transaction, Refusal
                 keep(tx, refusal)
             return
         # The caller's own write() is still open, yet already rolled back, so its lock is free for another connection.
-        with Ledger.open(ledger.path.parent.parent, ids=ledger.ids, actor=ledger.actor) as other, other.write() as tx:
+        root = ledger.path.parent.parent
+        with (
+            Ledger.open(root, ids=ledger.ids, actor=ledger.actor, connect=ledger.connect) as other,
+            other.write() as tx,
+        ):
             keep(tx, refusal)
     except Refusal as failure:
         refusal.add_note(f"The evidence of this refusal was not kept: {failure}")

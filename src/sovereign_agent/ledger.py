@@ -25,6 +25,9 @@ from .errors import Category, Refusal, shorten, shown
 from .ids import Ids, SystemIds
 from .schema import APPLICATION_ID, SCHEMA, VERSION
 
+Connect = Callable[..., sqlite3.Connection]
+"""Makes a connection from the arguments of `sqlite3.connect`."""
+
 FOLDER = ".sovereign"
 FILE = "ledger.db"
 DEFAULT_MAX_CLOCK_SKEW_SECONDS = 5
@@ -134,6 +137,8 @@ class Ledger:
 
     path: Path
     """The database file, absolute."""
+    connect: Connect
+    """What made its connection, and makes that of a second one on the same file."""
     ids: Ids
     actor: str
     """Who the events name."""
@@ -142,9 +147,18 @@ class Ledger:
     """Added before another host's lease counts as expired; fixed when the ledger is created."""
 
     def __init__(
-        self, path: Path, connection: sqlite3.Connection, *, clock: Clock, ids: Ids, actor: str, read_only: bool
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        *,
+        clock: Clock,
+        ids: Ids,
+        actor: str,
+        read_only: bool,
+        connect: Connect = sqlite3.connect,
     ) -> None:
         self.path = path
+        self.connect = connect
         self.ids = ids
         self.actor = actor
         self.read_only = read_only
@@ -169,6 +183,7 @@ class Ledger:
         read_only: bool = False,
         busy_timeout_seconds: float = 5,
         max_clock_skew_seconds: float | None = None,
+        connect: Connect = sqlite3.connect,
     ) -> Ledger:
         """Open the ledger under a directory; create what is missing. Any number of processes may do so at once.
 
@@ -181,6 +196,8 @@ class Ledger:
             busy_timeout_seconds: How long a write waits for another process, 0 to an hour.
             max_clock_skew_seconds: How far the clocks of two hosts may differ. Kept when the ledger is created
                 (5 seconds by default); later it must be omitted or be the same.
+            connect: What makes the connection, called as `sqlite3.connect` is. A simulation gives its own, to end it
+                between two statements.
 
         Returns:
             The open ledger.
@@ -214,7 +231,7 @@ class Ledger:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise _refuse(path, f"SQLite {sqlite3.sqlite_version} is too old", "use a Python with SQLite 3.37 or newer")
         with _as_refusal(path):
-            connection = _connect_read_only(path, timeout) if read_only else _connect(path, timeout)
+            connection = _connect_read_only(path, timeout, connect) if read_only else _connect(path, timeout, connect)
         ledger = cls(
             path,
             connection,
@@ -222,6 +239,7 @@ class Ledger:
             ids=ids or SystemIds(),
             actor=actor,
             read_only=read_only,
+            connect=connect,
         )
         try:
             ledger._prepare(timeout, skew)
@@ -614,16 +632,16 @@ def _explain(error: sqlite3.Error) -> tuple[str, str]:
     return text or type(error).__name__, "check the statement and its parameters"
 
 
-def _connect(path: Path, timeout: float) -> sqlite3.Connection:
+def _connect(path: Path, timeout: float, connect: Connect) -> sqlite3.Connection:
     path.parent.parent.mkdir(parents=True, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
     # SQLite gives its -wal and -shm files the mode of the database, so that one file decides for all three.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW, 0o600))
-    return _sqlite(path, "rw", timeout)
+    return _sqlite(path, "rw", timeout, connect)
 
 
-def _connect_read_only(path: Path, timeout: float) -> sqlite3.Connection:
+def _connect_read_only(path: Path, timeout: float, connect: Connect) -> sqlite3.Connection:
     """Connect so that nothing is left behind.
 
     A read-only connection to a WAL database creates -wal and -shm and does not remove them, while a writable one does;
@@ -632,9 +650,9 @@ def _connect_read_only(path: Path, timeout: float) -> sqlite3.Connection:
     """
     path.stat()
     if _wal(path).exists():
-        return _sqlite(path, "ro", timeout)
+        return _sqlite(path, "ro", timeout, connect)
     for mode in ("rw", "ro", "ro&immutable=1"):
-        connection = _sqlite(path, mode, timeout)
+        connection = _sqlite(path, mode, timeout, connect)
         try:
             connection.execute("PRAGMA query_only = ON")
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
@@ -653,8 +671,8 @@ def _wal(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
-def _sqlite(path: Path, mode: str, timeout: float) -> sqlite3.Connection:
-    connection = sqlite3.connect(
+def _sqlite(path: Path, mode: str, timeout: float, connect: Connect) -> sqlite3.Connection:
+    connection = connect(
         f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=timeout, check_same_thread=False
     )
     connection.row_factory = sqlite3.Row

@@ -1,0 +1,345 @@
+"""Simulation: weeks of several hosts on one real ledger, in seconds, with faults, the same for the same seed.
+
+Time is simulated, the package and the ledger are real. The schedule is a function of the seed and the number of a step,
+so leaving out a fault or a kind of step changes no other draw, and a violation can be cut down to a short run that still
+fails. It shows what it checks (see `invariants`) under what it simulates (see `simulated_world`), and no more: one
+machine, one process, one statement at a time, and an SQLite that keeps what it committed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+
+from .errors import Refusal, shown
+from .ids import SeededIds
+from .invariants import Checker, Invariant
+from .ledger import Ledger
+from .simulated_work import STEPS, WEIGHTS, begin, define, told
+from .simulated_world import MAX_SKEW_SECONDS, START, Crash, Fault, Faulty, Host, World, hash_of
+
+STEPS_A_DAY = 288
+"""One step every five minutes, by any of the hosts."""
+MAX_DAYS = 366
+MAX_HOSTS = 26
+FULL_CHECK_EVERY = 200
+"""Steps after which everything is checked instead of what has changed."""
+_MOST_REPLAYS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What determines a run, down to the last byte.
+
+    Raises:
+        TypeError: A number is no whole number.
+        ValueError: A number is out of range, or a fault or a kind of step has no such name.
+    """
+
+    seed: int
+    hosts: int = 5
+    days: int = 21
+    faults: frozenset[Fault] = frozenset(Fault)
+    steps: int | None = None
+    """Stop after so many steps; all of the days when omitted."""
+    without: frozenset[str] = frozenset()
+    """Kinds of steps that are left out."""
+
+    def __post_init__(self) -> None:
+        bounds = {"seed": 2**63, "hosts": MAX_HOSTS, "days": MAX_DAYS, "steps": MAX_DAYS * STEPS_A_DAY}
+        for name, most in bounds.items():
+            value = getattr(self, name)
+            if value is None and name == "steps":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {shown(value)}")
+            if not (name != "hosts" and name != "days") <= most and not 0 <= value <= most:
+                raise ValueError(f"{name} must lie between 0 and {most}: {shown(value)}")
+        object.__setattr__(self, "faults", fault_names(self.faults))
+        unknown = sorted(set(self.without) - set(WEIGHTS))
+        if unknown:
+            raise ValueError(f"without must name kinds of steps ({', '.join(WEIGHTS)}): {', '.join(unknown)}")
+
+    @property
+    def planned(self) -> int:
+        """How many steps the run has."""
+        whole = self.days * STEPS_A_DAY
+        return whole if self.steps is None else min(self.steps, whole)
+
+    @property
+    def command(self) -> str:
+        """The command that runs it again."""
+        parts = [f"sovereign-agent simulate --seed {self.seed} --hosts {self.hosts} --days {self.days}"]
+        names = ",".join(fault for fault in Fault if fault in self.faults)
+        parts.append(f"--faults {'all' if self.faults == frozenset(Fault) else names or 'none'}")
+        if self.steps is not None:
+            parts.append(f"--steps {self.steps}")
+        if self.without:
+            parts.append(f"--without {','.join(kind for kind in WEIGHTS if kind in self.without)}")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An invariant that did not hold, and when that was found."""
+
+    invariant: Invariant
+    detail: str
+    step: int
+    """How many steps had been made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that the ledger cannot tell: a fault, or a session that changed hands."""
+
+    day: float
+    """Days since the start."""
+    host: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run came to."""
+
+    setup: Setup
+    steps: int
+    """Steps made."""
+    events_digest: str
+    """SHA-256 of the events."""
+    tables_digest: str
+    """SHA-256 of every row of every table."""
+    counts: dict[str, int]
+    """How often what happened."""
+    checked: dict[str, int]
+    """How often each invariant was compared with something."""
+    marks: tuple[Mark, ...]
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """A short run that still breaks the same invariant."""
+
+    report: Report
+    replays: int
+    """How many runs it took to find it."""
+
+
+def fault_names(faults: Iterable[str]) -> frozenset[Fault]:
+    """Return faults by their names; `all` and `none` mean what they say.
+
+    Raises:
+        ValueError: There is no such fault.
+    """
+    found: set[Fault] = set()
+    for name in faults:
+        if name == "all":
+            found |= set(Fault)
+        elif name != "none":
+            if name not in list(Fault):
+                raise ValueError(f"faults must be all, none, or of {', '.join(Fault)}: {shown(name)}")
+            found.add(Fault(name))
+    return frozenset(found)
+
+
+def simulate(setup: Setup, *, root: Path | None = None) -> Report:
+    """Run it.
+
+    Parameters:
+        setup: Seed, hosts, days and faults.
+        root: An empty directory, in which the ledger stays; a temporary one when omitted.
+
+    Returns:
+        What happened, and the first violation, at which the run ends.
+
+    Raises:
+        Refusal: `category="ledger"`: the directory cannot hold a ledger.
+    """
+    if root is None:
+        folder = Path(tempfile.mkdtemp(prefix="sovereign-agent-simulation-"))
+        try:
+            return simulate(setup, root=folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    with Ledger.open(
+        root,
+        clock=lambda: START,
+        ids=SeededIds(setup.seed),
+        actor="operator",
+        max_clock_skew_seconds=MAX_SKEW_SECONDS,
+    ) as ledger:
+        define(ledger)
+    checker = Checker(root)
+    draw = Random(hash_of(setup.seed, "hosts"))  # noqa: S311 - repeatable on purpose
+    skews = [draw.uniform(-MAX_SKEW_SECONDS / 2, MAX_SKEW_SECONDS / 2) for _ in range(setup.hosts)]
+    if Fault.SKEW not in setup.faults:
+        skews = [0.0] * setup.hosts
+    hosts = [Host(f"host-{chr(97 + number)}", timedelta(seconds=skew)) for number, skew in enumerate(skews)]
+    world = World(root, setup.seed, setup.faults, hosts, checker)
+    world.advance = lambda: _step(world, setup)
+    try:
+        while world.advance():
+            pass
+        checker.check_all()
+        failure = checker.violation and Failure(checker.violation.invariant, checker.violation.detail, world.step)
+        return Report(
+            setup,
+            world.step,
+            *checker.digests(),
+            dict(sorted(world.counts.items())),
+            {str(name): checker.checked[name] for name in Invariant},
+            tuple(Mark(*mark) for mark in world.marks),
+            failure,
+        )
+    finally:
+        world.close()
+        checker.close()
+
+
+def shrink(report: Report, *, progress: Callable[[str], None] = lambda _: None) -> Shrunk:
+    """Cut a failing run down: the shortest prefix that still fails, then without faults and steps that it does not need.
+
+    Parameters:
+        report: A run that failed.
+        progress: Told what was tried.
+
+    Returns:
+        The shortest run found that breaks the same invariant. No shorter prefix of it does.
+
+    Raises:
+        ValueError: The run did not fail.
+    """
+    if report.failure is None:
+        raise ValueError("the report must be of a run that failed")
+    wanted = report.failure.invariant
+    replays = 0
+    best = report
+
+    def fails(setup: Setup) -> bool:
+        nonlocal replays, best
+        replays += 1
+        again = simulate(setup)
+        found = again.failure is not None and again.failure.invariant is wanted
+        progress(f"{setup.command}: {'fails' if found else 'passes'}")
+        if found:
+            best = again
+        return found
+
+    def cut(setup: Setup) -> Setup:
+        """Return the shortest prefix that fails, found by bisection and known to be: the one before it passes."""
+        passes, broken = 0, setup.planned
+        while broken - passes > 1 and replays < _MOST_REPLAYS:
+            middle = (passes + broken) // 2
+            if fails(replace(setup, steps=middle)):
+                broken = middle
+            else:
+                passes = middle
+        return replace(setup, steps=broken)
+
+    setup = cut(replace(report.setup, steps=report.failure.step))
+    for fault in Fault:
+        if fault in setup.faults and replays < _MOST_REPLAYS:
+            fewer = replace(setup, faults=setup.faults - {fault})
+            setup = fewer if fails(fewer) else setup
+    for kind in WEIGHTS:
+        if replays < _MOST_REPLAYS:
+            fewer = replace(setup, without=setup.without | {kind})
+            setup = fewer if fails(fewer) else setup
+    if not fails(setup):  # what was dropped last may have been needed by nothing but the count of replays
+        raise AssertionError("the same run, run again, differs")
+    return Shrunk(best, replays)
+
+
+# One step
+
+_KINDS = tuple(WEIGHTS)
+_CUMULATIVE = tuple(accumulate(WEIGHTS.values()))
+
+
+def _step(world: World, setup: Setup) -> bool:
+    """Make the next step; False when there is none, or something is violated."""
+    number = world.step
+    if number >= setup.planned or world.checker.violation is not None:
+        return False
+    world.step += 1
+    rng = Random(f"{setup.seed}/{number}")  # noqa: S311 - repeatable on purpose
+    at = START + timedelta(seconds=(number + rng.random()) * 86_400 / STEPS_A_DAY)
+    world.now = max(world.now, at)
+    host = world.hosts[rng.randrange(len(world.hosts))]
+    kind = rng.choices(_KINDS, cum_weights=_CUMULATIVE)[0]
+    if kind in setup.without:
+        return True
+    if host.busy or host.asleep_until > world.now:
+        world.count("asleep or busy")
+        return True
+    outer, world.trouble = world.trouble, False
+    host.busy = True
+    try:
+        _inject(world, host, rng)
+        _work(world, host, kind, rng)
+    finally:
+        host.busy = False
+        world.calm(host)
+        world.trouble = outer
+    if world.step % FULL_CHECK_EVERY == 0:
+        world.checker.check_all()
+    else:
+        world.checker.after_step()
+    return True
+
+
+def _work(world: World, host: Host, kind: str, rng: Random) -> None:
+    """Do the work of one step; a host that ends there starts again later."""
+    try:
+        begin(world, host)
+        if host.asleep_until <= world.now and host.ledger is not None:
+            STEPS[kind](world, host, host.ledger, rng)
+            world.count(f"step.{kind}")
+    except Crash:
+        hours = rng.uniform(0, 6)
+        world.mark(host, "crash")
+        world.end(host)
+        host.boot = 0
+        host.asleep_until = world.now + timedelta(hours=hours)
+    except Refusal as refusal:
+        told(world, refusal)
+    except Faulty as error:
+        world.checker.told_error(error)
+    except Exception as error:
+        world.checker.told_error(error)
+
+
+def _inject(world: World, host: Host, rng: Random) -> None:
+    """Let one thing or another go wrong in this step."""
+    statements, after = rng.randint(1, 40), rng.random() < 0.5
+    hours, ahead = rng.uniform(1, 14), rng.uniform(-48, 48)
+    if world.happens(rng, Fault.CRASH, 0.03):
+        host.watched, host.fuse, host.after = True, statements, after
+    if world.happens(rng, Fault.PAUSE, 0.008):
+        host.asleep_until = world.now + timedelta(hours=hours)
+        world.mark(host, "pause")
+    if world.happens(rng, Fault.JUMP, 0.003):
+        host.jump, host.jumps_until = timedelta(hours=ahead), world.now + timedelta(hours=hours)
+        world.mark(host, "clock jump")
+    if world.happens(rng, Fault.RESTART, 0.006):
+        host.boot = 0  # begin() registers it again; what it held in memory stays
+        world.mark(host, "restart")
+    if world.happens(rng, Fault.DISK, 0.02):
+        world.fill_disk(host)
+        world.mark(host, "disk full")
+    if world.happens(rng, Fault.LOCK, 0.02):
+        world.lock_after(host, statements)
+        world.mark(host, "locked")
+
+
+with suppress(ImportError):  # the order of the kinds is part of the schedule
+    assert set(STEPS) == set(WEIGHTS)  # noqa: S101
