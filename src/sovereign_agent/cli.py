@@ -1,7 +1,7 @@
-"""The command line: run the scenario, look into a ledger, archive what is over, prove a sandbox.
+"""The command line: run the scenario, look into a ledger, archive what is over, prove a sandbox, simulate weeks.
 
-Exit status 0 means done, 1 refused, 2 wrong usage; an error is one line on standard error. `status` and `events` open
-the ledger read-only and create nothing.
+Exit status 0 means done, 1 refused or violated, 2 wrong usage; an error is one line on standard error. `status` and
+`events` open the ledger read-only and create nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .errors import Refusal, Unproved
 from .ledger import Ledger
 
 if TYPE_CHECKING:
+    from .simulation import Report
     from .trace import Table
 
 NAME = "sovereign-agent"
@@ -55,7 +56,7 @@ class _Commands(click.Group):
         """Write the example, then the exit status; called by click."""
         super().format_epilog(ctx, formatter)
         with formatter.section("Exit status"):
-            formatter.write_dl([("0", "done"), ("1", "refused"), ("2", "wrong usage")])
+            formatter.write_dl([("0", "done"), ("1", "refused, or an invariant violated"), ("2", "wrong usage")])
 
 
 @click.group(
@@ -274,6 +275,82 @@ def probe(*, as_json: bool) -> None:
         click.echo(f"process: {'ENFORCED' if report.passed else 'UNAVAILABLE'} for argv run through this sandbox")
     if not report.passed:
         raise click.exceptions.Exit(1)
+
+
+@cli.command(
+    epilog="\b\nExample:\n  sovereign-agent simulate --seed 7\n"
+    "  sovereign-agent simulate --seed 7 --days 2 --faults crash,pause,jump --json"
+)
+@click.option("--seed", type=int, required=True, metavar="N", help="Determines everything that happens.")
+@click.option("--hosts", type=int, default=5, show_default=True, help="How many hosts.")
+@click.option("--days", type=int, default=21, show_default=True, help="Simulated days, of 240 steps each.")
+@click.option(
+    "--faults", default="all", show_default=True, metavar="NAMES", help="all, none, or names separated by commas."
+)
+@click.option("--steps", type=int, default=None, metavar="N", help="Stop after so many steps.")
+@click.option("--without", default="", metavar="KINDS", help="Kinds of steps to leave out, separated by commas.")
+@click.option(
+    "--no-shrink", is_flag=True, help="Report a violation as it was found, without looking for a shorter run."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def simulate(
+    seed: int, hosts: int, days: int, faults: str, steps: int | None, without: str, *, no_shrink: bool, as_json: bool
+) -> None:
+    """Run weeks of several hosts on one ledger, in seconds.
+
+    Time is simulated; package and ledger are real. The same seed gives the same events, byte for byte. After each step
+    the invariants are checked. Where one does not hold, the run ends, a shorter run that still fails is looked for, and
+    the exit status is 1.
+    """
+    from .simulation import Setup, fault_names, shrink
+    from .simulation import simulate as run
+
+    try:
+        kinds = frozenset(filter(None, without.split(",")))
+        setup = Setup(seed, hosts, days, fault_names(filter(None, faults.split(","))), steps, kinds)
+    except ValueError as error:
+        raise click.UsageError(f"{error}.") from None
+    report = run(setup)
+    shortest = report if report.failure is None or no_shrink else shrink(report).report
+    if as_json:
+        facts = _facts(report)
+        if shortest.failure is not None:
+            facts["shortest"] = _facts(shortest)
+        click.echo(_json(facts))
+    else:
+        _print_report(report, shortest)
+    if report.failure is not None:
+        raise click.exceptions.Exit(1)
+
+
+def _facts(report: Report) -> dict[str, object]:
+    facts = dataclasses.asdict(report)
+    setup = facts["setup"]
+    return {
+        **facts,
+        "setup": {**setup, "faults": sorted(setup["faults"]), "without": sorted(setup["without"])},
+        "command": report.setup.command,
+    }
+
+
+def _print_report(report: Report, shortest: Report) -> None:
+    """Print what happened, how often each invariant was checked, and what did not hold."""
+    setup = report.setup
+    click.echo(f"seed {setup.seed}, {setup.hosts} hosts, {setup.days} days, {report.steps} steps")
+    for name, number in report.counts.items():
+        if not name.startswith("step."):
+            click.echo(f"  {number:>7}  {name}")
+    click.echo("invariants, and how often each was compared")
+    for name, number in report.checked.items():
+        click.echo(f"  {number:>7}  {name}")
+    click.echo(f"events  {report.events_digest}\ntables  {report.tables_digest}")
+    if report.failure is None:
+        click.echo("no violation")
+        return
+    for title, found in (("VIOLATED", report), ("shortest run that violates it", shortest)):
+        if found.failure is not None:
+            click.echo(f"{title}: seed {found.setup.seed}, step {found.failure.step}, {found.failure.invariant}")
+            click.echo(f"  {found.failure.detail}\n  {found.setup.command}")
 
 
 def _printable(text: str) -> str:

@@ -17,9 +17,9 @@ from random import Random
 from . import automation, context, coordination, delivery, heartbeat, memory, pulse
 from .errors import Category, Refusal
 from .fence import SessionClaim
-from .invariants import Decision
 from .isolation import IsolationPolicy
 from .ledger import Ledger
+from .simulated_witness import Decision
 from .simulated_world import Fault, Faulty, Host, World
 from .tools import Tool, ToolCatalog
 
@@ -106,17 +106,19 @@ def define(ledger: Ledger) -> None:
 def begin(world: World, host: Host) -> None:
     """Start a host that does not run, or keep the lease of one that does."""
     ledger = host.ledger or world.start(host)
-    if not host.boot:
-        host.boot = coordination.register_host(ledger, host.name, ttl_seconds=HOST_TTL).boot
-        world.count("boot")
+    if host.lease is not None and host.lease.expires_at - world.clock(host) > timedelta(seconds=HOST_TTL / 2):
         return
-    try:
-        coordination.renew_host(ledger, host.name, boot=host.boot, ttl_seconds=HOST_TTL)
-    except Refusal as refusal:
-        told(world, refusal)
-        if refusal.category is Category.SESSION:
-            host.boot = coordination.register_host(ledger, host.name, ttl_seconds=HOST_TTL).boot
-            world.count("boot")
+    if host.lease is not None:
+        try:
+            host.lease = coordination.renew_host(ledger, host.name, boot=host.lease.boot, ttl_seconds=HOST_TTL)
+        except Refusal as refusal:
+            told(world, refusal)
+            if refusal.category is Category.LEDGER:
+                return
+        else:
+            return
+    host.lease = coordination.register_host(ledger, host.name, ttl_seconds=HOST_TTL)
+    world.count("boot")
 
 
 def told(world: World, refusal: Refusal) -> None:
@@ -308,6 +310,7 @@ def tick(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
         )
         for watcher in WATCHERS
     }
+    results: tuple[automation.AutomationResult, ...]
     if rng.random() < 0.3:
         name = rng.choice(WATCHERS).name
         results = (automation.run_due(ledger, name, handlers[name].condition, handlers[name].payload),)
@@ -317,9 +320,7 @@ def tick(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
         world.count(f"watcher {result.status}")
 
 
-def _condition(
-    world: World, host: Host, name: str, rng: Random, state: dict[str, object]
-) -> automation.WatchDecision:
+def _condition(world: World, host: Host, name: str, rng: Random, state: dict[str, object]) -> automation.WatchDecision:
     fire = rng.random() < 0.45
     other = rng.random() < 0.1
     if world.happens(rng, Fault.WATCHER, 0.03):
@@ -429,6 +430,7 @@ def run_pulse(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
         return found.payload["level"] != 3
 
     def payload(run_id: str, found: pulse.Signal) -> None:
+        world.checker.signal_offered(found.signal_id)
         early, slow = world.happens(rng, Fault.WATCHER, 0.15), world.happens(rng, Fault.WATCHER, 0.15)
         length, killed = rng.randint(2, 35), world.happens(rng, Fault.CRASH, 0.05)
         if early:
@@ -517,6 +519,7 @@ def _contend(world: World, host: Host, session_id: str, rng: Random) -> None:
     if other.asleep_until > world.now:
         return
     world.unlock()
+    world.checker.after_step()
     other.busy = True
     world.depth += 1
     try:

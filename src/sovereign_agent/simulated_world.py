@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from .coordination import SessionClaim
+from .coordination import HostLease, SessionClaim
 from .delivery import Attempt
 from .ids import SeededIds
-from .invariants import Checker
 from .ledger import Ledger
+from .simulated_checker import Checker
 
 START = datetime(2026, 1, 5, 8, tzinfo=UTC)
 """The first instant of every simulation."""
@@ -103,7 +103,8 @@ class Host:
     skew: timedelta
     ledger: Ledger | None = None
     connections: list[Connection] = field(default_factory=list)
-    boot: int = 0
+    lease: HostLease | None = None
+    """Its own, as it knows it; None before it has registered."""
     starts: int = 0
     claims: list[SessionClaim] = field(default_factory=list)
     """What it believes to hold, the newest last; older ones may be stale."""
@@ -220,6 +221,7 @@ class World:
     def meanwhile(self, steps: int) -> None:
         """Let the others go on while a callable of one host takes its time."""
         self.unlock()
+        self.checker.after_step()  # what this host has done so far comes before what the others do
         self.depth += 1
         if self.depth <= _DEPTH:
             for _ in range(steps):
@@ -251,7 +253,8 @@ class World:
         return host.ledger
 
     def _connect(self, host: Host, *arguments: object, **options: object) -> Connection:
-        connection: Connection = sqlite3.connect(*arguments, factory=Connection, **options)  # type: ignore[call-overload]
+        options |= {"factory": Connection, "cached_statements": 512}
+        connection: Connection = sqlite3.connect(*arguments, **options)  # type: ignore[call-overload]
         connection.host = host
         host.connections.append(connection)
         return connection

@@ -1,7 +1,7 @@
 """Simulation: weeks of several hosts on one real ledger, in seconds, with faults, the same for the same seed.
 
-Time is simulated, the package and the ledger are real. The schedule is a function of the seed and the number of a step,
-so leaving out a fault or a kind of step changes no other draw, and a violation can be cut down to a short run that still
+Time is simulated, the package and the ledger are real. A step is a function of the seed and its number, so leaving out
+a fault or a kind of step changes no draw of another step, and a violation can be cut down to a short run that still
 fails. It shows what it checks (see `invariants`) under what it simulates (see `simulated_world`), and no more: one
 machine, one process, one statement at a time, and an SQLite that keeps what it committed.
 """
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import accumulate
@@ -20,13 +19,14 @@ from random import Random
 
 from .errors import Refusal, shown
 from .ids import SeededIds
-from .invariants import Checker, Invariant
+from .invariants import Invariant
 from .ledger import Ledger
+from .simulated_checker import Checker
 from .simulated_work import STEPS, WEIGHTS, begin, define, told
 from .simulated_world import MAX_SKEW_SECONDS, START, Crash, Fault, Faulty, Host, World, hash_of
 
-STEPS_A_DAY = 288
-"""One step every five minutes, by any of the hosts."""
+STEPS_A_DAY = 240
+"""One step every six minutes, by any of the hosts."""
 MAX_DAYS = 366
 MAX_HOSTS = 26
 FULL_CHECK_EVERY = 200
@@ -53,15 +53,15 @@ class Setup:
     """Kinds of steps that are left out."""
 
     def __post_init__(self) -> None:
-        bounds = {"seed": 2**63, "hosts": MAX_HOSTS, "days": MAX_DAYS, "steps": MAX_DAYS * STEPS_A_DAY}
-        for name, most in bounds.items():
+        bounds = {"seed": (0, 2**63), "hosts": (1, MAX_HOSTS), "days": (1, MAX_DAYS)}
+        if self.steps is not None:
+            bounds["steps"] = (0, MAX_DAYS * STEPS_A_DAY)
+        for name, (least, most) in bounds.items():
             value = getattr(self, name)
-            if value is None and name == "steps":
-                continue
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"{name} must be a whole number, not {type(value).__name__}: {shown(value)}")
-            if not (name != "hosts" and name != "days") <= most and not 0 <= value <= most:
-                raise ValueError(f"{name} must lie between 0 and {most}: {shown(value)}")
+            if not least <= value <= most:
+                raise ValueError(f"{name} must lie between {least} and {most}: {shown(value)}")
         object.__setattr__(self, "faults", fault_names(self.faults))
         unknown = sorted(set(self.without) - set(WEIGHTS))
         if unknown:
@@ -190,7 +190,7 @@ def simulate(setup: Setup, *, root: Path | None = None) -> Report:
         while world.advance():
             pass
         checker.check_all()
-        failure = checker.violation and Failure(checker.violation.invariant, checker.violation.detail, world.step)
+        found = checker.violation
         return Report(
             setup,
             world.step,
@@ -198,65 +198,70 @@ def simulate(setup: Setup, *, root: Path | None = None) -> Report:
             dict(sorted(world.counts.items())),
             {str(name): checker.checked[name] for name in Invariant},
             tuple(Mark(*mark) for mark in world.marks),
-            failure,
+            None if found is None else Failure(found.invariant, found.detail, world.step),
         )
     finally:
         world.close()
         checker.close()
 
 
-def shrink(report: Report, *, progress: Callable[[str], None] = lambda _: None) -> Shrunk:
-    """Cut a failing run down: the shortest prefix that still fails, then without faults and steps that it does not need.
+def shrink(report: Report) -> Shrunk:
+    """Cut a failing run down: the shortest prefix that still fails, without faults and steps that it does not need.
 
     Parameters:
         report: A run that failed.
-        progress: Told what was tried.
 
     Returns:
-        The shortest run found that breaks the same invariant. No shorter prefix of it does.
+        The shortest run found that breaks the same invariant.
 
     Raises:
         ValueError: The run did not fail.
     """
     if report.failure is None:
         raise ValueError("the report must be of a run that failed")
-    wanted = report.failure.invariant
-    replays = 0
-    best = report
+    search = _Search(report, report.failure.invariant)
+    setup = search.shortest_prefix(replace(report.setup, steps=report.failure.step))
+    for fault in Fault:
+        if fault in setup.faults:
+            setup = search.better(setup, replace(setup, faults=setup.faults - {fault}))
+    for kind in WEIGHTS:
+        setup = search.better(setup, replace(setup, without=setup.without | {kind}))
+    search.shortest_prefix(setup)
+    return Shrunk(search.best, search.replays)
 
-    def fails(setup: Setup) -> bool:
-        nonlocal replays, best
-        replays += 1
-        again = simulate(setup)
-        found = again.failure is not None and again.failure.invariant is wanted
-        progress(f"{setup.command}: {'fails' if found else 'passes'}")
+
+@dataclass(slots=True)
+class _Search:
+    """A search for a short run that breaks one invariant."""
+
+    best: Report
+    wanted: Invariant
+    replays: int = 0
+
+    def fails(self, setup: Setup) -> bool:
+        self.replays += 1
+        report = simulate(setup)
+        found = report.failure is not None and report.failure.invariant is self.wanted
         if found:
-            best = again
+            self.best = report
         return found
 
-    def cut(setup: Setup) -> Setup:
-        """Return the shortest prefix that fails, found by bisection and known to be: the one before it passes."""
+    def better(self, setup: Setup, smaller: Setup) -> Setup:
+        """Return the smaller one if it still fails."""
+        return smaller if self.replays < _MOST_REPLAYS and self.fails(smaller) else setup
+
+    def shortest_prefix(self, setup: Setup) -> Setup:
+        """Return the shortest prefix that fails, by bisection: the one before it passes."""
         passes, broken = 0, setup.planned
-        while broken - passes > 1 and replays < _MOST_REPLAYS:
+        if not self.fails(replace(setup, steps=broken)):
+            raise AssertionError("the same run, run again, differs")
+        while broken - passes > 1 and self.replays < _MOST_REPLAYS:
             middle = (passes + broken) // 2
-            if fails(replace(setup, steps=middle)):
+            if self.fails(replace(setup, steps=middle)):
                 broken = middle
             else:
                 passes = middle
         return replace(setup, steps=broken)
-
-    setup = cut(replace(report.setup, steps=report.failure.step))
-    for fault in Fault:
-        if fault in setup.faults and replays < _MOST_REPLAYS:
-            fewer = replace(setup, faults=setup.faults - {fault})
-            setup = fewer if fails(fewer) else setup
-    for kind in WEIGHTS:
-        if replays < _MOST_REPLAYS:
-            fewer = replace(setup, without=setup.without | {kind})
-            setup = fewer if fails(fewer) else setup
-    if not fails(setup):  # what was dropped last may have been needed by nothing but the count of replays
-        raise AssertionError("the same run, run again, differs")
-    return Shrunk(best, replays)
 
 
 # One step
@@ -308,7 +313,7 @@ def _work(world: World, host: Host, kind: str, rng: Random) -> None:
         hours = rng.uniform(0, 6)
         world.mark(host, "crash")
         world.end(host)
-        host.boot = 0
+        host.lease = None
         host.asleep_until = world.now + timedelta(hours=hours)
     except Refusal as refusal:
         told(world, refusal)
@@ -320,7 +325,7 @@ def _work(world: World, host: Host, kind: str, rng: Random) -> None:
 
 def _inject(world: World, host: Host, rng: Random) -> None:
     """Let one thing or another go wrong in this step."""
-    statements, after = rng.randint(1, 40), rng.random() < 0.5
+    statements, waits, after = rng.randint(1, 40), rng.randint(1, 8), rng.random() < 0.5
     hours, ahead = rng.uniform(1, 14), rng.uniform(-48, 48)
     if world.happens(rng, Fault.CRASH, 0.03):
         host.watched, host.fuse, host.after = True, statements, after
@@ -331,15 +336,11 @@ def _inject(world: World, host: Host, rng: Random) -> None:
         host.jump, host.jumps_until = timedelta(hours=ahead), world.now + timedelta(hours=hours)
         world.mark(host, "clock jump")
     if world.happens(rng, Fault.RESTART, 0.006):
-        host.boot = 0  # begin() registers it again; what it held in memory stays
+        host.lease = None  # begin() registers it again; what it held in memory stays
         world.mark(host, "restart")
     if world.happens(rng, Fault.DISK, 0.02):
         world.fill_disk(host)
         world.mark(host, "disk full")
     if world.happens(rng, Fault.LOCK, 0.02):
-        world.lock_after(host, statements)
+        world.lock_after(host, waits)
         world.mark(host, "locked")
-
-
-with suppress(ImportError):  # the order of the kinds is part of the schedule
-    assert set(STEPS) == set(WEIGHTS)  # noqa: S101
