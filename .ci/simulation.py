@@ -1,8 +1,8 @@
 """Break the package on purpose and see which invariant notices: `python .ci/simulation.py [--write] [ID]...`.
 
-Each mutation of tests/mutations.toml that concerns a running system is applied to a copy, and seeds are simulated until an
-invariant does not hold, for 60 seconds at most. `--write` keeps what was found in tests/simulation.toml; a mutation that
-is listed there under `not_simulated`, with its reason, is left out.
+Each mutation of tests/mutations.toml that concerns a running system is applied to a copy, and seeds are simulated until
+an invariant does not hold, for 60 seconds at most. `--write` keeps what was found in tests/simulation.toml; a mutation
+that is listed there under `not_simulated`, with its reason, is left out.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ def table() -> dict[str, list[dict[str, str]]]:
 
 def broken(mutation: dict[str, str], folder: Path) -> Path:
     """Copy the package into a folder, break the copy, and return the folder."""
-    shutil.copytree(ROOT / "src" / "sovereign_agent", folder / "sovereign_agent", ignore=shutil.ignore_patterns("*.pyc"))
+    shutil.copytree(
+        ROOT / "src" / "sovereign_agent", folder / "sovereign_agent", ignore=shutil.ignore_patterns("*.pyc")
+    )
     file = folder / Path(mutation["file"]).relative_to("src")
     before, after = (mutation[name].strip("\n") for name in ("before", "after"))
     text = file.read_text()
-    assert text.count(before) == 1, mutation["id"]
+    if text.count(before) != 1:
+        raise ValueError(f"{mutation['id']}: what it changes must stand once in {mutation['file']}")
     file.write_text(text.replace(before, after))
     return folder
 
@@ -93,7 +96,7 @@ def main(arguments: list[str]) -> int:
         if name in left_out or (chosen and name not in chosen):
             continue
         found = find(mutation)
-        print(name, found or f"NOT FOUND in {SECONDS} s", flush=True)
+        print(name, found or f"NOT FOUND in {SECONDS} s", flush=True)  # noqa: T201 - a command
         if found is None:
             status = 1
         else:
