@@ -32,6 +32,7 @@ MEASURED = (
     "src/bookproof/assets/lab-worker.mjs",
     "src/bookproof/assets/lab.css",
     "src/bookproof/assets/lab.mjs",
+    "src/bookproof/assets/pyodide-compile.mjs",
     "src/bookproof/labrun.py",
     "src/bookproof/labs.py",
 )

@@ -20,6 +20,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -44,6 +45,13 @@ PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.
 """The files of Pyodide that are copied."""
 
 _PYODIDE = "node_modules/pyodide"
+_LIBRARY = "python_stdlib.zip"
+_LOCK = "pyodide-lock.json"
+# What `labrun` and most packages import, beside what Pyodide loads to start.
+_LOADED = (
+    "ast", "dataclasses", "datetime", "difflib", "hashlib", "html", "ipaddress", "platform", "secrets", "shutil",
+    "sqlite3", "tempfile", "unicodedata", "urllib.parse", "uuid",
+)  # fmt: skip
 _ASSETS = ("lab.mjs", "lab-worker.mjs", "lab.css")
 _EDITOR = "editor.mjs"
 # Of Pygments pytest imports the terminal formatter and two lexers; the others are four fifths of it.
@@ -145,8 +153,12 @@ def write_labs(
         source = root / _PYODIDE / name
         if not source.is_file():
             raise NodeError(f"labs need Pyodide, and {_PYODIDE}/{name} is not installed: pin pyodide in package.json")
+        if name == _LIBRARY:
+            source = compiled_library(root)
         if name.endswith(".mjs"):
             (target / "pyodide" / name).write_bytes(_OTHER_HOST.sub(b"data:,", source.read_bytes()))
+        elif name == _LOCK:  # of the packages that it names, none is here
+            _write_json(target / "pyodide" / name, json.loads(source.read_text("utf-8")) | {"packages": {}})
         else:
             shutil.copyfile(source, target / "pyodide" / name)
     shutil.copyfile(root / _PYODIDE / "package.json", target / "pyodide" / "package.json")
@@ -248,6 +260,33 @@ def bundle_editor(root: Path, cache: Path | None = None) -> bytes:
         raise NodeError("\n".join(["the editor of the labs cannot be bundled", *said[:8]]))
     _keep(kept, done.stdout)
     return done.stdout
+
+
+def compiled_library(root: Path) -> Path:
+    """Return Python's library with what labs load at once as bytecode: they start three times as fast.
+
+    It depends on the installed packages alone, and is kept beside them.
+
+    Raises:
+        NodeError: Pyodide is not installed or could not be run.
+    """
+    ensure_node_modules(root)
+    script = files("bookproof") / "assets" / "pyodide-compile.mjs"
+    names = json.dumps(_LOADED)
+    key = _digest(pyodide_version(root).encode(), script.read_bytes(), names.encode())
+    kept = root / "node_modules" / ".bookproof" / f"library-{key[:16]}.zip"
+    if kept.is_file():
+        return kept
+    kept.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=kept.parent) as folder:
+        made = Path(folder) / kept.name
+        command = [*find_node(), str(script), str(root / _PYODIDE), str(made), names]
+        done = subprocess.run(command, capture_output=True, check=False, timeout=300)
+        if done.returncode or not made.is_file():
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise NodeError("\n".join(["Python's library cannot be compiled for the labs", *said[-8:]]))
+        made.replace(kept)
+    return kept
 
 
 def _example_facts(example: ExampleRecord) -> dict[str, Any]:

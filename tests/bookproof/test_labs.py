@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,6 +20,7 @@ from bookproof.knobs import check_knobs, knobs, turn
 from bookproof.labs import (
     UNPINNED,
     archive,
+    compiled_library,
     has_labs,
     lab_mutations,
     lab_place,
@@ -73,6 +75,22 @@ def test_the_tools_suffice_to_run_pytest(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "1 failed" in re.sub(r"\x1b\[[\d;]*m", "", done.stdout), done.stdout + done.stderr
     assert done.returncode == 1
+
+
+@pytest.mark.skipif("CI" not in os.environ, reason="starts a browser's Python twice; set CI=true, as .ci/run does")
+def test_the_library_of_the_labs_is_pyodides_whole_one_and_compiled_the_same_each_time(tmp_path: Path) -> None:
+    root = tmp_path / "again"
+    (root / "node_modules").mkdir(parents=True)
+    shutil.copyfile(ROOT / "package-lock.json", root / "package-lock.json")
+    kept = compiled_library(ROOT)
+    for name in ("pyodide", ".bookproof-lock"):
+        (root / "node_modules" / name).symlink_to(ROOT / "node_modules" / name)
+    assert compiled_library(root).read_bytes() == kept.read_bytes()
+    with zipfile.ZipFile(kept) as ours, zipfile.ZipFile(ROOT / "node_modules/pyodide/python_stdlib.zip") as theirs:
+        assert {name.removesuffix("c") for name in ours.namelist()} == {
+            name.removesuffix("c") for name in theirs.namelist()
+        }
+        assert len([name for name in ours.namelist() if name.endswith(".pyc")]) > 100
 
 
 def test_the_version_of_pyodide_is_one_value() -> None:
