@@ -89,6 +89,7 @@ class Checker(Witness):
         version = self._reader.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version:
             self._version = version
+            self._forget_purged()
             changes = self._reader.execute("SELECT * FROM events WHERE seq > ? ORDER BY seq", (self._seq,)).fetchall()
             self._committed.clear()
             self._refused.clear()
@@ -106,6 +107,14 @@ class Checker(Witness):
                 Invariant.REFUSALS, (refusal.subject, refusal.why) in self._refused, f"not in the events: {refusal}"
             )
         self._refusals.clear()
+
+    def _forget_purged(self) -> None:
+        """Strike out of the story the claims whose rows an operator has removed."""
+        for session_id in self._purging:
+            if self._one("SELECT 1 FROM session_claims WHERE session_id = ?", session_id) is None:
+                self._story.claims.pop(session_id, None)
+                self._live.pop(session_id, None)
+        self._purging.clear()
 
     def _follow(self, event: sqlite3.Row, detail: dict[str, object]) -> None:
         """Take one event into the story, and check what it says against what stands there now."""

@@ -76,6 +76,8 @@ class Witness(Findings):
         self._live: dict[str, sqlite3.Row] = {}
         """The claims that were not over at the last look."""
         self._fired: set[tuple[str, str]] = set()
+        self._purging: set[str] = set()
+        """Sessions whose claim may be gone without an event."""
         self._refusals: list[Refusal] = []
         """Those that the events must show at the next look."""
 
@@ -226,10 +228,9 @@ class Witness(Findings):
         self.require(Invariant.TOOLS, allowed, f"a receipt was given for {name}, which the policy denies")
         self.require(Invariant.TOOLS, genuine, f"a receipt for {name} was given to a copy")
 
-    def purged(self, session_id: str) -> None:
-        """Note that an operator removed the row of a claim."""
-        self._story.claims.pop(session_id, None)
-        self._live.pop(session_id, None)
+    def purging(self, session_ids: list[str]) -> None:
+        """Note whose claims an operator is about to remove; whether that was committed, the next look tells."""
+        self._purging.update(session_ids)
 
     def _one(self, sql: str, *parameters: object) -> sqlite3.Row | None:
         row: sqlite3.Row | None = self._reader.execute(sql, parameters).fetchone()
