@@ -149,6 +149,7 @@ def lanes(
     end: float,
     unit: str = "s",
     start: float = 0.0,
+    key: Mapping[Tone, str] | None = None,
 ) -> str:
     """Return lanes over time: who held what when, and what happened.
 
@@ -160,15 +161,20 @@ def lanes(
         end: Last instant of the axis, in units after its origin.
         unit: Name of the unit, such as `s` or `min`.
         start: First instant of the axis.
+        key: What each colour means, for a picture with more shapes than labels could stand beside: the texts then stand
+            in the table alone. A colour that marks have is shown as a mark.
 
     Raises:
-        ValueError: The axis is empty, or something stands in a lane that is not there.
+        ValueError: The axis is empty, something stands in a lane that is not there, or has a colour without a meaning.
     """
     if not start < end:
         raise ValueError(f"the axis from {start} to {end} is empty")
     unknown = {*(span.lane for span in spans), *(mark.lane for mark in marks)} - set(names)
     if unknown:
         raise ValueError(f"no such lane: {', '.join(sorted(unknown))}")
+    meant = {*(span.tone for span in spans), *(mark.tone for mark in marks)}
+    if key is not None and meant - set(key):
+        raise ValueError(f"no meaning for: {', '.join(sorted(meant - set(key)))}")
 
     def draw(paper: _Paper) -> None:
         left = _room(names, most=paper.width * 0.3)
@@ -179,12 +185,16 @@ def lanes(
 
         for name in names:
             inside = [span for span in spans if span.lane == name], [mark for mark in marks if mark.lane == name]
-            _lane(paper, name, *inside, place, left)
+            _lane(paper, name, *inside, place, left, labels=key is None)
         bottom = paper.y
         for at in _ticks(start, end, most=9 if paper.width == WIDE else 5):
             paper.line(place(at), bottom, place(at), bottom + 5)
             paper.text(place(at), bottom + 8, f"{at:g} {unit}", 60, anchor="middle")
         paper.y = bottom + 8 + _LINE
+        if key is not None:
+            paper.y += 8
+            ticks = {mark.tone for mark in marks}
+            _key(paper, [(tone, tone in ticks, text) for tone, text in key.items() if tone in meant])
 
     table = [[s.lane, f"{s.start:g} to {s.end:g} {unit}", s.text] for s in spans]
     table += [[m.lane, f"{m.at:g} {unit}", m.text] for m in marks]
@@ -200,6 +210,8 @@ def _lane(
     marks: Sequence[Mark],
     place: Callable[[float], float],
     left: float,
+    *,
+    labels: bool,
 ) -> None:
     """Draw one lane; what does not fit into its span stands below, beside what happened."""
     top = paper.y
@@ -209,13 +221,16 @@ def _lane(
     for span in spans:
         x, width = place(span.start), max(2.0, place(span.end) - place(span.start))
         paper.box(x, top + 4, width, 24, span.tone)
-        if len(_wrap(span.text, width - 4)) <= 1:
+        if labels and len(_wrap(span.text, width - 4)) <= 1:
             paper.text(x + width / 2, top + 8, span.text, width - 4, anchor="middle")
         else:
             below.append((x, span.text))
     for mark in marks:
         paper.tick(place(mark.at), top, top + 32, mark.tone)
     paper.y = top + 36
+    if not labels:
+        paper.y += 4
+        return
     taken = 0.0
     for x, text in sorted(below):
         wanted = min(len(text) * _CHARACTER, paper.width)
@@ -226,6 +241,22 @@ def _lane(
         paper.y += max(0, used - _LINE)
         taken = at + wanted + _CHARACTER
     paper.y += _LINE + 10 if below else 4
+
+
+def _key(paper: _Paper, entries: Sequence[tuple[Tone, bool, str]]) -> None:
+    """Write what each colour means, in as many lines as that needs."""
+    x = 0.0
+    for tone, is_mark, text in entries:
+        wanted = 20 + len(text) * _CHARACTER + 12
+        if x and x + wanted > paper.width:
+            x, paper.y = 0.0, paper.y + _LINE + 2
+        if is_mark:
+            paper.tick(x + 6, paper.y, paper.y + 16, tone)
+        else:
+            paper.box(x, paper.y + 2, 14, 12, tone)
+        paper.text(x + 20, paper.y, text, paper.width - x - 20)
+        x += wanted
+    paper.y += _LINE + 4
 
 
 def bars(title: str, legend: Sequence[str], rows: Sequence[Bar], *, digits: int = 3) -> str:

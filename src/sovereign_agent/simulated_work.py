@@ -171,8 +171,11 @@ def claim(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
     got = coordination.claim_session(ledger, session_id, host.name, ttl_seconds=CLAIM_TTL)
     host.claims = [*host.claims[-7:], got]
     world.count("claim")
+    lease = world.now + timedelta(seconds=CLAIM_TTL)
     if before not in ("", host.name):
-        world.mark(host, "takeover")
+        world.count("takeover")
+        world.mark(host, "takeover", session_id)
+    world.mark(host, "claim", session_id, until=lease)
 
 
 def work(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
@@ -184,8 +187,14 @@ def work(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
     extend = rng.random() < 0.4
     with _presenting(host, held, rng):
         if extend:
-            held = coordination.renew_session(ledger, held, ttl_seconds=CLAIM_TTL)
+            held = _renew(world, host, ledger, held)
         _converse(world, ledger, held.session_id, rng, held)
+
+
+def _renew(world: World, host: Host, ledger: Ledger, held: SessionClaim) -> SessionClaim:
+    renewed = coordination.renew_session(ledger, held, ttl_seconds=CLAIM_TTL)
+    world.mark(host, "renewal", held.session_id, until=world.now + timedelta(seconds=CLAIM_TTL))
+    return renewed
 
 
 def diary(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
@@ -225,12 +234,13 @@ def finish(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
     if held is None:
         return
     result = f"{held.session_id} by {host.name}, incarnation {held.incarnation}"
-    if not _finish(world, ledger, held, result, together=together):
+    if not _finish(world, host, ledger, held, result, together=together):
         if rng.random() < 0.8:
             _drop(host, held)
     else:
         world.checker.told_finished(held, result)
         world.count("finish")
+        world.mark(host, "finish", held.session_id)
         if again:
             refusal = None
             try:
@@ -241,13 +251,13 @@ def finish(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
             if refusal is None or not (world.trouble and refusal.category is Category.LEDGER):
                 world.checker.told_again(held, refusal)
         if other:
-            _finish(world, ledger, held, f"{result}, or not", together=False)
+            _finish(world, host, ledger, held, f"{result}, or not", together=False)
         _drop(host, held)
         if again:  # it will present it once more, later
             host.claims.insert(0, held)
 
 
-def _finish(world: World, ledger: Ledger, held: SessionClaim, result: str, *, together: bool) -> bool:
+def _finish(world: World, host: Host, ledger: Ledger, held: SessionClaim, result: str, *, together: bool) -> bool:
     try:
         if together:
             with coordination.fenced(ledger, held):
@@ -259,6 +269,7 @@ def _finish(world: World, ledger: Ledger, held: SessionClaim, result: str, *, to
         told(world, refusal)
         if refusal.category is Category.SESSION:
             world.count("finish refused")
+            world.mark(host, "finish refused", held.session_id)
             noted = getattr(refusal, "__notes__", None)
             if not noted and not together:  # together, the fence refuses before there is a result
                 world.checker.told_refused(held, result)
@@ -274,6 +285,7 @@ def release(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
             coordination.release_session(ledger, held)
         _drop(host, held)
         world.count("release")
+        world.mark(host, "release", held.session_id)
 
 
 def renew(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
@@ -281,7 +293,7 @@ def renew(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
     held = _held(host, rng)
     if held is not None:
         with _presenting(host, held, rng):
-            coordination.renew_session(ledger, held, ttl_seconds=CLAIM_TTL)
+            _renew(world, host, ledger, held)
         world.count("renewal")
 
 
@@ -324,7 +336,7 @@ def _condition(world: World, host: Host, name: str, rng: Random, state: dict[str
     fire = rng.random() < 0.45
     other = rng.random() < 0.1
     if world.happens(rng, Fault.WATCHER, 0.03):
-        world.mark(host, "condition raised")
+        world.fault(host, "condition raised")
         raise Faulty("the shelf does not answer")
     if world.happens(rng, Fault.WATCHER, 0.01):
         return None  # type: ignore[return-value]
@@ -348,10 +360,10 @@ def _payload(world: World, host: Host, rng: Random, run_id: str, message: str) -
     slow, killed = world.happens(rng, Fault.WATCHER, 0.12), world.happens(rng, Fault.CRASH, 0.03)
     length = rng.randint(2, 45)
     if early:
-        world.mark(host, "payload raised")
+        world.fault(host, "payload raised")
         raise Faulty("the supplier does not answer")
     if slow:
-        world.mark(host, "payload took long")
+        world.fault(host, "payload took long")
         world.meanwhile(length // 2)
         try:
             automation.renew_run(ledger_of(host), run_id)
@@ -364,7 +376,7 @@ def _payload(world: World, host: Host, rng: Random, run_id: str, message: str) -
     if rng.random() < 0.6:
         _enqueue(world, host, f"mail-{run_id}", {"run": run_id})
     if late:
-        world.mark(host, "payload raised")
+        world.fault(host, "payload raised")
         raise Faulty("after the effect")
 
 
@@ -436,7 +448,7 @@ def run_pulse(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
         if early:
             raise Faulty("no answer")
         if slow:
-            world.mark(host, "payload took long")
+            world.fault(host, "payload took long")
             world.meanwhile(length)
         if killed:
             host.kill()
@@ -492,10 +504,10 @@ def compact(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
 def _compact(world: World, host: Host, ledger: Ledger, session_id: str, rng: Random) -> None:
     def summarizer(prior: str, exchange: tuple[context.ContextItem, ...]) -> str:
         if world.happens(rng, Fault.SUMMARIZER, 0.08):
-            world.mark(host, "summarizer raised")
+            world.fault(host, "summarizer raised")
             raise Faulty("no model")
         if world.happens(rng, Fault.SUMMARIZER, 0.08):
-            world.mark(host, "empty summary")
+            world.fault(host, "empty summary")
             return rng.choice(["", " \n"])
         if world.happens(rng, Fault.SUMMARIZER, 0.15):
             _contend(world, host, session_id, rng)

@@ -169,6 +169,20 @@ class Host:
         raise Crash
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened, in true time, which no clock of the simulation shows."""
+
+    day: float
+    """Days since the start."""
+    host: str
+    what: str
+    subject: str = ""
+    """The session, where it is about one."""
+    until: float | None = None
+    """When it is over, in days since the start: the lease of a claim, the sleep of a host."""
+
+
 @dataclass(slots=True)
 class World:
     """Everything that is simulated: one ledger, its hosts, true time, and the checker that watches."""
@@ -190,8 +204,7 @@ class World:
     """Whether the present step has met a lock or a full disk on purpose."""
     counts: dict[str, int] = field(default_factory=dict)
     """How often what happened."""
-    marks: list[tuple[float, str, str]] = field(default_factory=list)
-    """What the ledger cannot tell: days from the start, host, what happened."""
+    marks: list[Mark] = field(default_factory=list)
 
     def happens(self, rng: Random, fault: Fault, chance: float) -> bool:
         """Tell whether a fault happens now. The draw is the same when the fault is switched off."""
@@ -202,15 +215,19 @@ class World:
         """Count one occurrence."""
         self.counts[what] = self.counts.get(what, 0) + 1
 
-    def mark(self, host: Host, what: str) -> None:
-        """Note a fault of a host for the picture, and count it."""
+    def mark(self, host: Host, what: str, subject: str = "", until: datetime | None = None) -> None:
+        """Note for the picture what happened to a host, in true time."""
+        self.marks.append(Mark(self.days, host.name, what, subject, None if until is None else _days(until)))
+
+    def fault(self, host: Host, what: str, until: datetime | None = None) -> None:
+        """Note a fault, and count it."""
         self.count(f"fault.{what}")
-        self.marks.append((self.days, host.name, what))
+        self.mark(host, what, until=until)
 
     @property
     def days(self) -> float:
         """True time since the start, in days."""
-        return (self.now - START).total_seconds() / 86_400
+        return _days(self.now)
 
     def clock(self, host: Host) -> datetime:
         """Return what a host's clock shows."""
@@ -311,6 +328,10 @@ class World:
             self.end(host)
         if self.blocker is not None:
             self.blocker.close()
+
+
+def _days(at: datetime) -> float:
+    return (at - START).total_seconds() / 86_400
 
 
 def hash_of(*parts: object) -> int:

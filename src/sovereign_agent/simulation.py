@@ -23,7 +23,7 @@ from .invariants import Invariant
 from .ledger import Ledger
 from .simulated_checker import Checker
 from .simulated_work import STEPS, WEIGHTS, begin, define, told
-from .simulated_world import MAX_SKEW_SECONDS, START, Crash, Fault, Faulty, Host, World, hash_of
+from .simulated_world import MAX_SKEW_SECONDS, START, Crash, Fault, Faulty, Host, Mark, World, hash_of
 
 STEPS_A_DAY = 240
 """One step every six minutes, by any of the hosts."""
@@ -94,16 +94,6 @@ class Failure:
     detail: str
     step: int
     """How many steps had been made."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Something that the ledger cannot tell: a fault, or a session that changed hands."""
-
-    day: float
-    """Days since the start."""
-    host: str
-    what: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +187,7 @@ def simulate(setup: Setup, *, root: Path | None = None) -> Report:
             *checker.digests(),
             dict(sorted(world.counts.items())),
             {str(name): checker.checked[name] for name in Invariant},
-            tuple(Mark(*mark) for mark in world.marks),
+            tuple(world.marks),
             None if found is None else Failure(found.invariant, found.detail, world.step),
         )
     finally:
@@ -311,10 +301,10 @@ def _work(world: World, host: Host, kind: str, rng: Random) -> None:
             world.count(f"step.{kind}")
     except Crash:
         hours = rng.uniform(0, 6)
-        world.mark(host, "crash")
         world.end(host)
         host.lease = None
         host.asleep_until = world.now + timedelta(hours=hours)
+        world.fault(host, "crash", until=host.asleep_until)
     except Refusal as refusal:
         told(world, refusal)
     except Faulty as error:
@@ -331,16 +321,16 @@ def _inject(world: World, host: Host, rng: Random) -> None:
         host.watched, host.fuse, host.after = True, statements, after
     if world.happens(rng, Fault.PAUSE, 0.008):
         host.asleep_until = world.now + timedelta(hours=hours)
-        world.mark(host, "pause")
+        world.fault(host, "pause", until=host.asleep_until)
     if world.happens(rng, Fault.JUMP, 0.003):
         host.jump, host.jumps_until = timedelta(hours=ahead), world.now + timedelta(hours=hours)
-        world.mark(host, "clock jump")
+        world.fault(host, "clock jump", until=host.jumps_until)
     if world.happens(rng, Fault.RESTART, 0.006):
         host.lease = None  # begin() registers it again; what it held in memory stays
-        world.mark(host, "restart")
+        world.fault(host, "restart")
     if world.happens(rng, Fault.DISK, 0.02):
         world.fill_disk(host)
-        world.mark(host, "disk full")
+        world.fault(host, "disk full")
     if world.happens(rng, Fault.LOCK, 0.02):
         world.lock_after(host, waits)
-        world.mark(host, "locked")
+        world.fault(host, "locked")
