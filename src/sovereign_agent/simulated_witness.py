@@ -87,6 +87,10 @@ class Witness(Findings):
         """Return who holds a session, as far as the checker has seen; empty where nobody does."""
         return str(self._live[session_id]["host_id"]) if session_id in self._live else ""
 
+    def is_finished(self, session_id: str) -> bool:
+        """Tell whether an event has told of a completion of a session."""
+        return session_id in self._story.finished
+
     def version_of(self, automation_id: str) -> int:
         """Return the version of a definition."""
         row = self._one("SELECT version FROM automations WHERE automation_id = ?", automation_id)

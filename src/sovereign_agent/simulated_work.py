@@ -239,8 +239,11 @@ def finish(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
             _drop(host, held)
     else:
         world.checker.told_finished(held, result)
-        world.count("finish")
-        world.mark(host, "finish", held.session_id)
+        if world.checker.is_finished(held.session_id):
+            world.count("finish told again")
+        else:
+            world.count("finish")
+            world.mark(host, "finish", held.session_id)
         if again:
             refusal = None
             try:
