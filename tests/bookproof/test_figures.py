@@ -143,6 +143,7 @@ def test_every_label_stands_whole_and_inside(figure: str, labels: str, kind: str
     [
         (lambda: matrix("t", ["a"], {"row": []}), "row 'row' has 0 cells for 1 columns"),
         (lambda: lanes("t", ["a"], end=0), "empty"),
+        (lambda: lanes("t", ["a"], [Span("a", 0, 1, "x", Tone.BAD)], end=2, key={Tone.GOOD: "held"}), "meaning"),
         (lambda: lanes("t", ["a"], [Span("b", 0, 1, "x")], end=1), "no such lane: b"),
         (lambda: bars("t", ["x"], [Bar("a", (1.0, 2.0))]), "2 parts for 1 names"),
         (lambda: bars("t", ["x"], [Bar("a", (-1.0,))]), "below 0"),
@@ -159,3 +160,16 @@ def test_markup_in_a_text_stays_text() -> None:
     figure = matrix("<b>", ["<i>"], {"<u>": [Cell("<script>alert(1)</script>")]})
     assert "<script" not in figure
     assert "<b>" not in figure
+
+
+def test_with_a_key_the_texts_stand_in_the_table_and_each_colour_has_a_word() -> None:
+    spans, marks = [Span("a", 0, 30, "session one", Tone.PLAIN)], [Mark("a", 9, "refused it", Tone.BAD)]
+    key = {Tone.PLAIN: "held", Tone.BAD: "refused", Tone.GOOD: "never happened"}
+    drawn, table = lanes("t", ["a"], spans, marks, end=40, key=key).split("<details>")
+    assert "session one" in table
+    assert "refused it" in table
+    assert "session one" not in drawn
+    assert "refused it" not in drawn
+    assert drawn.count(">held<") == drawn.count(">refused<") == 2
+    assert "never happened" not in drawn
+    assert drawn.count('class="figure-tick-bad"') == 2 * 2
