@@ -80,7 +80,8 @@ class Build:
 
     def start(self, files: Files) -> None:
         """Begin what runs beside the rendering of the pages."""
-        compile_sources(self._settings.root, (self._settings.src,))
+        if not self._serving:  # a server watches the folder, and would take what is written there for an edit
+            compile_sources(self._settings.root, (self._settings.src,))
         texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
         self.book.run_ahead({f"{self._settings.docs}/{name}": text for name, text in texts.items()})
         if self.book.accepting:
