@@ -205,7 +205,7 @@ class Build:
 
     def _labs_off(self) -> str:
         try:
-            return labs_off(self._settings.root, serving=self._serving)
+            return labs_off(self._settings.root, serving=self._serving) or self._settings.labs_off
         except NodeError as error:
             self.book.failures.append(error.failure)
             return ""
@@ -221,7 +221,11 @@ class Build:
             reasons.append(f"not every example ran: {', '.join(absent)}")
         if self.node_off:
             reasons.append("diagrams were not read (BOOKPROOF_NODE=off)")
-        if self.book.labs_off not in {"", UNPINNED} and not self._serving and not self.node_off:
+        if (
+            self.book.labs_off not in {"", UNPINNED, self._settings.labs_off}
+            and not self._serving
+            and not self.node_off
+        ):
             reasons.append("the labs were left out (BOOKPROOF_LABS=off)")
         return tuple(reasons)
 

@@ -73,6 +73,23 @@ def check(site: Path, site_url: str | None, root: Path, docs: str, outputs: str,
 
 
 @main.command()
+@click.option(
+    "--config-file", "-f", type=_FILE, default="mkdocs.yml", show_default=True, help="The site's configuration."
+)
+@click.option("--site-dir", "-d", type=_FILE, default="site", show_default=True, help="Where the site is written.")
+def editions(config_file: Path, site_dir: Path) -> None:
+    """Build the site, and add to it the book to print, as Markdown, and to open without a server."""
+    from bookproof.editions import EditionsError, make
+
+    try:
+        added = make(config_file, site_dir)
+    except EditionsError as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+    click.echo(f"{site_dir}: {len(added)} files added, listed in editions.json")
+
+
+@main.command()
 @click.argument("ids", nargs=-1)
 @click.option("--root", type=_FOLDER, default=".", help="The repository.")
 @click.option("--mutations", default="tests/mutations.toml", show_default=True, help="The file of the mutations.")

@@ -36,6 +36,8 @@ class Settings:
     """The page that an article's end links to, relative to the documentation folder; no link where there is none."""
     cache: str = ".bookproof"
     """Where passes are remembered between builds; empty: nowhere."""
+    labs_off: str = ""
+    """Why this site has no labs, for its pages to say; empty: it has them."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that every example sees, beside the fixed ones."""
     host_facts: Mapping[str, str] = field(default_factory=dict)

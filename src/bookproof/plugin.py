@@ -55,6 +55,7 @@ class BookproofConfig(base.Config):  # type: ignore[no-untyped-call]  # MkDocs' 
     mutations = c.Type(str, default="tests/mutations.toml")
     evidence = c.Type(str, default="evidence/index.md")
     cache = c.Type(str, default=".bookproof")
+    labs_off = c.Type(str, default="")
     environment = c.Type(dict, default={})
     host_facts = c.Type(dict, default={})
     normalise = c.Type(dict, default={})

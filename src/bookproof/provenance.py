@@ -37,8 +37,10 @@ from bookproof.page import Failure, PageRecord
 
 FILE = "provenance.json"
 """Name of the record in the site."""
+EDITIONS = "editions.json"
+"""Name of the record of what `bookproof editions` added to the site."""
 SCHEMA = 1
-"""Version of the record's shape; documented in `docs/reference/provenance.md`."""
+"""Version of either record's shape; documented in `docs/reference/provenance.md`."""
 
 _BUILD_SECONDS = 1800
 _NAMES_SHOWN = 5
@@ -289,6 +291,25 @@ def write(site_dir: Path, document: Mapping[str, Any]) -> Path:
     return path
 
 
+def write_editions(site_dir: Path) -> list[str]:
+    """Write the record of every file that the site's own record does not list; return their names.
+
+    The record says by its digest which site they were added to, and so of which commit they are.
+    """
+    data = (site_dir / FILE).read_bytes()
+    document = json.loads(data)
+    added = {name: own for name, own in file_digests(site_dir).items() if name not in document["files"]}
+    record = {
+        "commit": document["source"]["commit"],
+        "draft": document["source"]["draft"],
+        "files": added,
+        "provenance": _digest(data),
+        "schema": SCHEMA,
+    }
+    (site_dir / EDITIONS).write_bytes((json.dumps(record, indent=1, sort_keys=True) + "\n").encode("utf-8"))
+    return sorted(added)
+
+
 def file_digests(site_dir: Path) -> dict[str, str]:
     """Return the sha256 of every file below a folder but the record itself, by site-relative POSIX path."""
     return {name: _digest(data) for name, data in _files(site_dir) if name != FILE}
@@ -308,10 +329,15 @@ def verify(site: Path, repository: Path) -> Verification:
         document = _read_document(site)
     except (OSError, ValueError) as error:
         return Verification(VerifyVerdict.UNVERIFIABLE, f"{FILE} cannot be used: {error}")
-    recorded: dict[str, str] = document["files"]
+    try:
+        editions = _read_editions(site, document)
+    except (OSError, ValueError) as error:
+        return Verification(VerifyVerdict.ALTERED, f"{EDITIONS} does not belong to this site: {error}")
+    recorded: dict[str, str] = {**document["files"], **editions}
     changed, added, missing = _differences(recorded, file_digests(site))
     if changed or added or missing:
-        summary = f"the site is not what its {FILE} lists: {_told(changed, added, missing)}"
+        lists = f"{FILE} and {EDITIONS} list" if editions else f"{FILE} lists"
+        summary = f"the site is not what its {lists}: {_told(changed, added, missing)}"
         return Verification(VerifyVerdict.ALTERED, summary, changed, added, missing)
     source = document["source"]
     if source["draft"]:
@@ -321,7 +347,7 @@ def verify(site: Path, repository: Path) -> Verification:
         )
     with tempfile.TemporaryDirectory(prefix="bookproof-verify-") as temporary:
         try:
-            rebuilt = _rebuild(repository, document, Path(temporary))
+            rebuilt = _rebuild(repository, document, Path(temporary), editions=bool(editions))
         except _CannotBuildError as error:
             summary = f"all {len(recorded)} digests match, but {error}"
             return Verification(VerifyVerdict.UNVERIFIABLE, summary, details=error.details)
@@ -351,7 +377,7 @@ def _compare(site: Path, rebuilt: Path, document: Mapping[str, Any]) -> Verifica
         told += f"; the record in {_named(parts)}" if parts else ""
     where = f"this environment is another than the recorded one: {'; '.join(elsewhere)}" if elsewhere else ""
     if not (changed or added or missing):
-        same = f"{commit[:12]} builds the same {len(document['files'])} files, byte for byte"
+        same = f"{commit[:12]} builds the same {len(file_digests(site))} files, byte for byte"
         return Verification(VerifyVerdict.VERIFIED, f"{same} ({where})" if where else same, environment=elsewhere)
     if elsewhere:
         summary = f"{where}; its build of {commit[:12]} differs, which proves nothing: {told}"
@@ -367,8 +393,8 @@ class _CannotBuildError(Exception):
         self.details = details
 
 
-def _rebuild(repository: Path, document: Mapping[str, Any], temporary: Path) -> Path:
-    """Build the recorded commit from a clone of its own, with that clone's modules; return the new site."""
+def _rebuild(repository: Path, document: Mapping[str, Any], temporary: Path, *, editions: bool) -> Path:
+    """Build the recorded commit, and its editions if asked, with the modules of a clone; return the new site."""
     source, build = document["source"], document["build"]
     clone, site = temporary / "clone", temporary / "site"
     try:
@@ -384,7 +410,8 @@ def _rebuild(repository: Path, document: Mapping[str, Any], temporary: Path) -> 
     root = clone / source["folder"]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("BOOKPROOF_", "GIT_", "GITHUB_"))}
     kept.pop("SOURCE_DATE_EPOCH", None)
-    command = [sys.executable, "-m", "mkdocs", "build", "-f", build["config_file"], "-d", str(site)]
+    module = ["-m", "bookproof", "editions"] if editions else ["-m", "mkdocs", "build"]
+    command = [sys.executable, *module, "-f", build["config_file"], "-d", str(site)]
     settings = {
         "PYTHONPATH": str(root / build["src"]),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -437,6 +464,26 @@ def _read_document(site: Path) -> dict[str, Any]:
     if not complete or any(path.is_absolute() or ".." in path.parts for path in paths):
         raise ValueError("a value in it has another form than its schema says")
     return document
+
+
+def _read_editions(site: Path, document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digest of every file that was added to a site, the record of them included; none where it has none.
+
+    Raises:
+        ValueError: The record belongs to another site, or claims a file of the site itself.
+    """
+    if not (site / EDITIONS).exists():
+        return {}
+    data = (site / EDITIONS).read_bytes()
+    record = json.loads(data)
+    files = record.get("files") if isinstance(record, dict) else None
+    if not isinstance(files, dict) or record.get("schema") != SCHEMA:
+        raise ValueError(f"it is not a record of schema {SCHEMA}")
+    if record.get("provenance") != _digest((site / FILE).read_bytes()):
+        raise ValueError(f"it names another {FILE}")
+    if twice := sorted(files.keys() & (document["files"].keys() | {EDITIONS})):
+        raise ValueError(f"it claims {_named(twice)}")
+    return {**files, EDITIONS: _digest(data)}
 
 
 def _differences(

@@ -17,8 +17,23 @@
     [id$="-sequencenumber"] circle { fill: var(--md-mermaid-sequence-number-bg-color); }
     .actor-line { stroke: var(--md-mermaid-sequence-actor-line-color); }`;
 
+  // A browser imports no module from a disk; the offline edition has the same Mermaid as a script.
+  const { src } = document.currentScript;
+  const classic = () =>
+    new Promise((resolve, reject) => {
+      const own = window.mermaid;
+      const script = document.createElement("script");
+      script.src = new URL("mermaid.min.js", src);
+      script.onerror = reject;
+      script.onload = () => {
+        resolve({ default: window.mermaid });
+        window.mermaid = own;
+      };
+      document.head.append(script);
+    });
+
   const load = async () => {
-    const { default: mermaid } = await import("./mermaid.esm.min.mjs");
+    const { default: mermaid } = await (location.protocol === "file:" ? classic() : import("./mermaid.esm.min.mjs"));
     mermaid.initialize({ startOnLoad: false, ...options, themeCSS: (options.themeCSS ?? "") + heads });
     return mermaid;
   };

@@ -1,0 +1,183 @@
+"""What a build of an edition does beside an ordinary build: a page to print, a Markdown twin of each page, no server.
+
+It promises that these plugins are given the finished pages, with every verdict and cross-reference in them, and that
+they touch no page of the site. No site lists them: `bookproof editions` puts them into the builds that it makes.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from bs4 import BeautifulSoup
+from jinja2 import Environment
+from mkdocs.commands.build import get_context
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import BasePlugin, event_priority
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
+from mkdocs.structure.pages import Page
+from mkdocs_llmstxt import MkdocsLLMsTxtPlugin
+
+from bookproof.diagrams import NodeError
+from bookproof.onepage import Chapter, book, lab_note
+
+PRINT = "print"
+"""The folder of the page to print."""
+TEXTS = ("llms.txt", "llms-full.txt")
+"""The list of all twins, and all of them in one file."""
+SHIM = "assets/offline/iframe-worker.js"
+"""What lets the theme search without a server: browsers start no worker from a disk."""
+
+_SHIM = "node_modules/iframe-worker"
+_MERMAID = "node_modules/mermaid/dist/mermaid.min.js"
+_LAST = -200  # after bookproof has written the record of the site, which editions are no part of
+
+
+class PrintEdition(BasePlugin):  # type: ignore[no-untyped-call, type-arg]  # MkDocs' own hook has no types
+    """Writes the whole book as one page."""
+
+    def __init__(self, said: str) -> None:
+        self._said = said
+        self._env: Environment
+        self._files: Files
+        self._nav: Navigation
+
+    @event_priority(_LAST)
+    def on_env(self, env: Environment, *, config: MkDocsConfig, files: Files) -> Environment:  # noqa: ARG002
+        """Keep what a page is rendered with."""
+        self._env, self._files = env, files
+        return env
+
+    def on_nav(self, nav: Navigation, *, config: MkDocsConfig, files: Files) -> Navigation:  # noqa: ARG002
+        """Keep the order of the pages."""
+        self._nav = nav
+        return nav
+
+    @event_priority(_LAST)
+    def on_post_build(self, *, config: MkDocsConfig) -> None:
+        """Render the one page with the theme."""
+        file = File(f"{PRINT}.md", "", config.site_dir, use_directory_urls=True)
+        page = Page("The whole book", file, config)
+        chapters = [
+            Chapter(str(one.title), one.url, one.content or "", _part(one)) for one in self._nav.pages if one.content
+        ]
+        page.content = book(chapters, at=page.url, title=config.site_name, said=self._said)
+        page.meta = {"hide": ["navigation", "toc", "path"], "title": f"{config.site_name}: the whole book"}
+        page.edit_url = None
+        context = get_context(self._nav, self._files, config, page)
+        target = Path(config.site_dir) / file.dest_uri
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(self._env.get_template("main.html").render(context), "utf-8")
+
+
+class MarkdownTwins(MkdocsLLMsTxtPlugin):
+    """Writes each page as Markdown, `llms.txt` and `llms-full.txt`, from the finished pages."""
+
+    def on_files(self, files: Files, *, config: MkDocsConfig) -> Files | None:
+        """List every page, by the sections of the navigation."""
+        listed = dict(_sections(config.nav or []))
+        known = {name for names in listed.values() for name in names}
+        more = [file.src_uri for file in files.documentation_pages() if file.src_uri not in known]
+        self.config.sections = {**listed, **({"More": more} if more else {})}
+        return super().on_files(files, config=config)
+
+    def on_page_content(self, html: str, *, page: Page, **kwargs: Any) -> str | None:  # noqa: ARG002
+        """Leave the page: its verdicts and references are not in it yet."""
+        return html
+
+    @event_priority(_LAST)
+    def on_env(self, env: Environment, *, config: MkDocsConfig, files: Files) -> Environment:  # noqa: ARG002
+        """Convert every page, now that it is finished."""
+        for file in files.documentation_pages():
+            if file.page is not None and file.page.content:
+                super().on_page_content(plain(file.page.content), page=file.page)
+        return env
+
+    @event_priority(_LAST)
+    def on_post_build(self, *, config: MkDocsConfig, **kwargs: Any) -> None:
+        """Write the files."""
+        super().on_post_build(config=config, **kwargs)
+
+
+class OfflineEdition(BasePlugin):  # type: ignore[no-untyped-call, type-arg]  # likewise
+    """Puts what a browser needs without a server into a site that is built to be opened from a disk."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def on_post_build(self, *, config: MkDocsConfig) -> None:
+        """Copy the pinned shim and Mermaid's classic script; the site is checked afterwards."""
+        site = Path(config.site_dir)
+        for source, target in (
+            (f"{_SHIM}/shim/index.js", SHIM),
+            (f"{_SHIM}/LICENSE", f"{Path(SHIM).parent.as_posix()}/LICENSE"),
+            (_MERMAID, "assets/mermaid/mermaid.min.js"),
+        ):
+            if not (self._root / source).is_file():
+                raise NodeError(f"the offline edition needs {source}: pin its package in package.json")
+            (site / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self._root / source, site / target)
+
+
+def plain(html: str) -> str:
+    """Return a page's HTML as its Markdown twin is made of: no controls, and names for what has one."""
+    soup = BeautifulSoup(html, "html.parser")
+    for one in soup.select("script, style, button, template, .bookproof-locally, [hidden]"):
+        one.decompose()
+    for one in soup.select(".bookproof-lab"):
+        one.name = "p"
+        one.string = lab_note(str(one.get("data-bookproof-lab")))
+    for one in soup.select("pre.mermaid"):
+        one["class"] = "language-mermaid"
+    for one in soup.select("pre.bookproof-diff"):
+        one["class"] = "language-diff"
+    for one in soup.select("abbr"):
+        one.unwrap()
+    for one in soup.select("summary, figcaption, caption"):
+        one.name = "p"
+        one.insert(0, BeautifulSoup("", "html.parser"))
+        strong = soup.new_tag("strong")
+        for child in list(one.contents):
+            strong.append(child.extract())
+        one.append(strong)
+    for one in soup.select("table > p"):  # a caption, which Markdown's tables have no place for
+        table = one.parent
+        if table is not None:
+            table.insert_before(one.extract())
+    return str(soup)
+
+
+def _sections(nav: list[Any], name: str = "Start") -> Iterator[tuple[str, list[str]]]:
+    """Yield the top sections of a written navigation, each with its pages."""
+    first = [path for item in nav if (path := _page(item))]
+    if first:
+        yield name, first
+    for item in nav:
+        if isinstance(item, Mapping):
+            for title, value in item.items():
+                if isinstance(value, list):
+                    yield title, list(_pages(value))
+
+
+def _pages(items: list[Any]) -> Iterator[str]:
+    for item in items:
+        if path := _page(item):
+            yield path
+        elif isinstance(item, Mapping):
+            for value in item.values():
+                yield from _pages(value)
+
+
+def _page(item: Any) -> str:
+    """Return the page that an entry of the navigation names, if it is one."""
+    value = next(iter(item.values())) if isinstance(item, Mapping) else item
+    return value if isinstance(value, str) and value.endswith(".md") else ""
+
+
+def _part(page: Page) -> str:
+    """Return the names of the sections that a page stands in."""
+    return ": ".join(str(one.title) for one in reversed(page.ancestors))
