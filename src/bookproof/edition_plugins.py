@@ -6,9 +6,10 @@ they touch no page of the site. No site lists them: `bookproof editions` puts th
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
-from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,20 @@ SHIM = "assets/offline/iframe-worker.js"
 
 _SHIM = "node_modules/iframe-worker"
 _MERMAID = "node_modules/mermaid/dist/mermaid.min.js"
+_CONTROLS = frozenset({"button", "script", "style", "template"})
+_NEVER = frozenset({"headerlink", "bookproof-locally"})
+_LANGUAGES = frozenset({"mermaid", "bookproof-diff"})
+_PRE = re.compile(r"<pre\b.*?</pre>", re.DOTALL)
+_SPAN = re.compile(r"</?span\b[^>]*>")  # colours: most of a page's elements, and nothing in Markdown
+# The theme's page without what paper has no use for. Its script would need minutes for so many listings.
+_TEMPLATE = """{% extends "main.html" %}
+{% block header %}{% endblock %}
+{% block tabs %}{% endblock %}
+{% block site_nav %}{% endblock %}
+{% block footer %}{% endblock %}
+{% block config %}{% endblock %}
+{% block scripts %}<script type="module" src="draw.mjs"></script>{% endblock %}
+"""
 _LAST = -200  # after bookproof has written the record of the site, which editions are no part of
 
 
@@ -71,18 +86,20 @@ class PrintEdition(BasePlugin):  # type: ignore[no-untyped-call, type-arg]  # Mk
         context = get_context(self._nav, self._files, config, page)
         target = Path(config.site_dir) / file.dest_uri
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(self._env.get_template("main.html").render(context), "utf-8")
+        target.write_text(self._env.from_string(_TEMPLATE).render(context), "utf-8")
+        draw = files("bookproof") / "assets" / "print-draw.mjs"
+        target.with_name("draw.mjs").write_bytes(draw.read_bytes())
 
 
-class MarkdownTwins(MkdocsLLMsTxtPlugin):
+class MarkdownTwins(MkdocsLLMsTxtPlugin):  # type: ignore[no-untyped-call]  # likewise
     """Writes each page as Markdown, `llms.txt` and `llms-full.txt`, from the finished pages."""
 
     def on_files(self, files: Files, *, config: MkDocsConfig) -> Files | None:
         """List every page, by the sections of the navigation."""
-        listed = dict(_sections(config.nav or []))
+        listed: dict[str, Any] = dict(_sections(config.nav or []))
         known = {name for names in listed.values() for name in names}
         more = [file.src_uri for file in files.documentation_pages() if file.src_uri not in known]
-        self.config.sections = {**listed, **({"More": more} if more else {})}
+        self.config.sections = listed | ({"More": more} if more else {})
         return super().on_files(files, config=config)
 
     def on_page_content(self, html: str, *, page: Page, **kwargs: Any) -> str | None:  # noqa: ARG002
@@ -124,30 +141,27 @@ class OfflineEdition(BasePlugin):  # type: ignore[no-untyped-call, type-arg]  # 
 
 
 def plain(html: str) -> str:
-    """Return a page's HTML as its Markdown twin is made of: no controls, and names for what has one."""
-    soup = BeautifulSoup(html, "html.parser")
-    for one in soup.select("script, style, button, template, .bookproof-locally, [hidden]"):
-        one.decompose()
-    for one in soup.select(".bookproof-lab"):
-        one.name = "p"
-        one.string = lab_note(str(one.get("data-bookproof-lab")))
-    for one in soup.select("pre.mermaid"):
-        one["class"] = "language-mermaid"
-    for one in soup.select("pre.bookproof-diff"):
-        one["class"] = "language-diff"
-    for one in soup.select("abbr"):
-        one.unwrap()
-    for one in soup.select("summary, figcaption, caption"):
-        one.name = "p"
-        one.insert(0, BeautifulSoup("", "html.parser"))
-        strong = soup.new_tag("strong")
-        for child in list(one.contents):
-            strong.append(child.extract())
-        one.append(strong)
-    for one in soup.select("table > p"):  # a caption, which Markdown's tables have no place for
-        table = one.parent
-        if table is not None:
-            table.insert_before(one.extract())
+    """Return a page's HTML as its Markdown twin is made of: without controls, in elements that Markdown has."""
+    soup = BeautifulSoup(_PRE.sub(lambda found: _SPAN.sub("", found[0]), html), "html.parser")
+    for one in soup.find_all(lambda _: True):
+        if one.decomposed:
+            continue
+        classes = set(one.get("class") or ())
+        if one.name in _CONTROLS or one.has_attr("hidden") or classes & _NEVER:
+            one.decompose()
+        elif "bookproof-lab" in classes:
+            one.name, one.string = "p", lab_note(str(one.get("data-bookproof-lab")))
+        elif one.name == "pre" and (language := _LANGUAGES & classes):
+            one["class"] = "language-diff" if "bookproof-diff" in language else "language-mermaid"
+        elif one.name == "abbr" or (one.name == "a" and str(one.get("href", "")).startswith("#")):
+            one.unwrap()  # Markdown has no place inside a page to lead to
+        elif one.name in {"summary", "figcaption", "caption", "dt"}:
+            around = one.wrap(soup.new_tag("p"))
+            one.name = "strong"
+            if around.parent is not None and around.parent.name == "table":
+                around.parent.insert_before(around.extract())
+        elif one.name in {"dl", "dd"}:
+            one.name = "div"  # listings stand in them, which Markdown's own form cannot hold
     return str(soup)
 
 
@@ -180,4 +194,4 @@ def _page(item: Any) -> str:
 
 def _part(page: Page) -> str:
     """Return the names of the sections that a page stands in."""
-    return ": ".join(str(one.title) for one in reversed(page.ancestors))
+    return ": ".join(str(one.title) for one in reversed(list(page.ancestors)))

@@ -10,6 +10,7 @@ the same bytes again when its commit is built again. It promises nothing about h
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import subprocess
@@ -54,8 +55,6 @@ def make(config_file: Path, site: Path) -> list[str]:
     Raises:
         EditionsError: A build failed, or a link in an edition leads nowhere. Nothing is left in `site` then.
     """
-    from bookproof.check import check_site, read_origins
-
     root = config_file.resolve().parent
     tree = read_tree(root, ignore=[site])
     if refused := refusals(tree):
@@ -67,12 +66,7 @@ def make(config_file: Path, site: Path) -> list[str]:
         _build("online", config_file, site, cache)
         try:
             _build("offline", config_file, scratch / "offline", cache)
-            source = json.loads((site / FILE).read_text("utf-8"))["source"]
-            folder = f"offline-{'draft' if source['draft'] else source['commit'][:12]}"
-            (site / OFFLINE).write_bytes(archive(_packed(scratch / "offline", folder).items()))
-            if failures := check_site(site, sources=read_origins(site, root)):
-                raise EditionsError("\n".join(map(str, failures)))
-            return write_editions(site)
+            return _add(root, site, scratch / "offline")
         except BaseException:
             from mkdocs.utils import clean_directory
 
@@ -91,18 +85,20 @@ def build(kind: str, config_file: Path, site: Path, cache: str) -> None:
     """
     from mkdocs.commands.build import build as run
     from mkdocs.config import load_config
-    from mkdocs.utils import yaml_load
+    from mkdocs.config.defaults import MkDocsConfig
 
     from bookproof.edition_plugins import TEXTS, MarkdownTwins, OfflineEdition, PrintEdition
 
+    unchecked = MkDocsConfig(config_file_path=str(config_file))
     with config_file.open("rb") as file:
-        written = yaml_load(file)  # type: ignore[no-untyped-call]
+        unchecked.load_file(file)
+    written = unchecked.user_configs[0]
     offline = kind == "offline"
     options: dict[str, Any] = ({"cache": cache} if cache else {}) | ({"labs_off": NO_LABS} if offline else {})
     changes: dict[str, Any] = {"plugins": _plugins(written["plugins"], options, offline=offline)}
     if offline:
         changes |= _without_a_server(written)
-    config = load_config(str(config_file), site_dir=str(site), strict=True, **changes)  # type: ignore[no-untyped-call]
+    config = load_config(str(config_file), site_dir=str(site), strict=True, **changes)
     root = config_file.resolve().parent
     if offline:
         config.plugins["bookproof/offline"] = OfflineEdition(root)
@@ -113,11 +109,24 @@ def build(kind: str, config_file: Path, site: Path, cache: str) -> None:
         twins.load_config({"full_output": TEXTS[1], "sections": {}})
         config.plugins["bookproof/twins"] = twins
         config.plugins["bookproof/print"] = PrintEdition(f"The whole book in one page, made from {whole}.")
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     config.plugins.on_startup(command="build", dirty=False)
     try:
         run(config)
     finally:
         config.plugins.on_shutdown()
+
+
+def _add(root: Path, site: Path, offline: Path) -> list[str]:
+    """Add what was built to open without a server, see that every link leads somewhere, and write the record."""
+    from bookproof.check import check_site, read_origins
+
+    source = json.loads((site / FILE).read_text("utf-8"))["source"]
+    folder = f"offline-{'draft' if source['draft'] else source['commit'][:12]}"
+    (site / OFFLINE).write_bytes(archive(_packed(offline, folder).items()))
+    if failures := check_site(site, sources=read_origins(site, root)):
+        raise EditionsError("\n".join(map(str, failures)))
+    return write_editions(site)
 
 
 def _plugins(written: list[Any], options: Mapping[str, Any], *, offline: bool) -> list[Any]:

@@ -25,11 +25,13 @@ _LAB = re.compile(r'<div class="bookproof-lab" data-bookproof-lab="(?P<kind>\w+)
 _FOLDED = re.compile(r"<details(?![^>]*\sopen\b)")
 _STYLE = """
 <style>
-.bookproof-book > section + section { margin-top: 4rem; }
+.bookproof-book > section { margin-top: 4rem; }
+.bookproof-book .tabbed-labels { display: none; }
+.bookproof-book .tabbed-block { display: block; }
 @media print {
   .bookproof-book > section { break-before: page; }
   .bookproof-book :is(h1, h2, h3, h4) { break-after: avoid; }
-  .bookproof-book :is(figure, svg, pre.mermaid, tr) { break-inside: avoid; }
+  .bookproof-book :is(figure, svg, .bookproof-drawn, tr) { break-inside: avoid; }
   .bookproof-book pre > code { white-space: pre-wrap; overflow-wrap: anywhere; }
   .bookproof-locally { display: none; }
 }
