@@ -1,8 +1,8 @@
 """Zensical: what of this book another generator builds today, told from a build and never from memory.
 
-`python .ci/zensical.py` builds HEAD with Zensical in a clone, runs every example there and compares the outputs with
-those of this checkout's `site/provenance.json`, then sees that one planted mistake ends a build. With `--write` the run
-is recorded in `docs/evidence/zensical.json`, which a page shows. What Zensical lacks is printed and fails nothing; a
+`python .ci/zensical.py` builds the lessons of HEAD with Zensical in a clone, runs every example there and compares the
+outputs with those of this checkout's `site/provenance.json`, and sees that one planted mistake ends a build. With
+`--write` it builds the whole book, which takes minutes, and the run is recorded in `docs/evidence/zensical.json`, which a page shows. What Zensical lacks is printed and fails nothing; a
 planted mistake that passes does, and so does an example with another output.
 """
 
@@ -26,8 +26,12 @@ CHANGES = (
     ("[!relative $config_dir]", "['.']", "`!relative` is unknown to it"),
     (
         "  - pymdownx.tabbed:\n",
-        "  - bookproof:\n      normalise:\n        ports: {pattern: '(?<=\\b127\\.0\\.0\\.1:)\\d+', replace: <port>}\n"
-        "  - pymdownx.tabbed:\n",
+        """\
+  - bookproof:
+      normalise:
+        ports: {pattern: '(?<=\\b127\\.0\\.0\\.1:)\\d+', replace: <port>}
+  - pymdownx.tabbed:
+""",
         "bookproof is listed as an extension, since its plugin is not loaded",
     ),
 )
@@ -47,40 +51,42 @@ def tell():
     open(sys.argv[1], "w").write(json.dumps(ran))
 atexit.register(tell)
 from zensical.main import cli
-cli(["build", "--clean"])
+cli(["build", "--clean", "--config-file", sys.argv[2]])
 """
 PLANTED = '# Planted\n\n```python exec="on"\nprint(1 / 0)\n```\n'
 
 
 def main() -> int:
     """Build, compare, plant, tell."""
+    whole = "--write" in sys.argv
     commit = git("rev-parse", "HEAD")
     provenance = json.loads((ROOT / "site/provenance.json").read_text("utf-8"))
     expected = {
         (path, one["id"]): one["output"]
         for path, page in provenance["pages"].items()
         for one in page["examples"]
-        if one["status"] == "passed"
+        if one["status"] == "passed" and (whole or path.startswith("docs/lessons/"))
     }
     with tempfile.TemporaryDirectory(prefix="zensical-") as name:
         clone = Path(name) / "clone"
         git("clone", "--quiet", str(ROOT), str(clone))
         (clone / "node_modules").symlink_to(ROOT / "node_modules")
         changed = prepare(clone)
+        own_template = not one_page(clone, "# Well\n").returncode
+        if not own_template:  # left out, so that the rest can be seen
+            (clone / "overrides/404.html").unlink()
+        red = planted(clone)
+        if not whole:
+            only_lessons(clone)
         begun = time.monotonic()
         done, ran = build(clone, Path(name) / "ran.json")
-        own_template = not done.returncode
-        if not own_template:  # once more without it, so that the rest can be seen
-            (clone / "overrides/404.html").unlink()
-            done, ran = build(clone, Path(name) / "ran.json")
         seconds = round(time.monotonic() - begun)
         same = [key for key, digest in expected.items() if ran.get(key[0], {}).get(key[1]) == ["passed", digest]]
         differing = sorted(
             f"{path}#{one}" for path, found in ran.items() for one, told in found.items()
             if told[0] == "passed" and expected.get((path, one), told[1]) != told[1]
         )  # fmt: skip
-        parts = look(clone, provenance, own_template=own_template, exit_code=done.returncode)
-        red = planted(clone)
+        parts = look(clone, provenance, own_template=own_template, exit_code=done.returncode) if whole else []
     count = sum(status == "passed" for found in ran.values() for status, _ in found.values())
     record: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
@@ -93,7 +99,7 @@ def main() -> int:
         "parts": parts,
     }
     print(json.dumps(record, indent=1))  # noqa: T201 (read in CI's log)
-    if "--write" in sys.argv:
+    if whole:
         RECORD.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
     if done.returncode:
         print(done.stdout[-2000:] + done.stderr[-2000:])  # noqa: T201 (likewise)
@@ -112,10 +118,21 @@ def prepare(clone: Path) -> list[str]:
     return [why for _, _, why in CHANGES]
 
 
-def build(clone: Path, told: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, dict[str, list[str]]]]:
+def only_lessons(clone: Path) -> None:
+    """Leave every page out but the lessons."""
+    config = clone / "mkdocs.yml"
+    config.write_text(config.read_text("utf-8").split("\nnav:\n")[0] + "\n", "utf-8")
+    for page in (clone / "docs").rglob("*.md"):
+        if page.parent.name != "lessons":
+            page.unlink()
+
+
+def build(
+    clone: Path, told: Path, config: str = "mkdocs.yml"
+) -> tuple[subprocess.CompletedProcess[str], dict[str, dict[str, list[str]]]]:
     """Build once; return how it ended, and by page and example what ran."""
     environment = os.environ | {"PYTHONPATH": str(clone / "src")}
-    command = [sys.executable, "-c", DRIVER, str(told)]
+    command = [sys.executable, "-c", DRIVER, str(told), config]
     done = subprocess.run(
         command, cwd=clone, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
     )
@@ -159,15 +176,19 @@ def look(clone: Path, provenance: dict[str, Any], *, own_template: bool, exit_co
 
 
 def planted(clone: Path) -> dict[str, Any]:
-    """Build one page with one mistake, under the site's own configuration; return how that ended."""
-    config = clone / "mkdocs.yml"
-    text = config.read_text("utf-8").split("\nnav:\n")[0]
-    config.write_text(text + "\ndocs_dir: planted\n", "utf-8")
-    (clone / "planted").mkdir()
-    (clone / "planted/index.md").write_text(PLANTED, "utf-8")
-    done, _ = build(clone, clone / "planted.json")
+    """Build one page with one mistake; return how that ended."""
+    done = one_page(clone, PLANTED)
     said = [line.strip() for line in (done.stderr + done.stdout).splitlines() if "planted/index.md:" in line]
     return {"ended": done.returncode != 0 and bool(said), "exit_code": done.returncode, "said": said[:1]}
+
+
+def one_page(clone: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Build one page under the site's own configuration."""
+    config = (clone / "mkdocs.yml").read_text("utf-8").split("\nnav:\n")[0]
+    (clone / "planted.yml").write_text(config + "\ndocs_dir: planted\n", "utf-8")
+    (clone / "planted").mkdir(exist_ok=True)
+    (clone / "planted/index.md").write_text(text, "utf-8")
+    return build(clone, clone / "planted.json", "planted.yml")[0]
 
 
 def git(*arguments: str) -> str:

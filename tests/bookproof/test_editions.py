@@ -237,5 +237,5 @@ def test_a_book_that_fails_leaves_neither_site_nor_editions(tiny: Path, tmp_path
     (tiny / "docs/lesson.md").write_text(LESSON.replace("20 + 22", "1 / 0"))
     done = editions(tiny, tmp_path / "site")
     assert done.returncode == 1
-    assert "docs/lesson.md:6: ZeroDivisionError" in done.stderr
+    assert "docs/lesson.md:6: python example failed: ZeroDivisionError" in done.stderr
     assert contents(tmp_path / "site") == {}

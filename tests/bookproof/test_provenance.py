@@ -338,7 +338,7 @@ def test_one_flipped_byte_an_added_and_a_missing_file_are_named(built: Path, sit
 @pytest.fixture
 def rebuilt(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the untouched site for what the commit builds, which the test above shows, to save the time."""
-    monkeypatch.setattr(provenance, "_rebuild", lambda *_: built / "site")
+    monkeypatch.setattr(provenance, "_rebuild", lambda *_, **__: built / "site")
 
 
 @pytest.mark.parametrize("fault", ["changed", "added", "missing"])
