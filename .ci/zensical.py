@@ -2,8 +2,9 @@
 
 `python .ci/zensical.py` builds the lessons of HEAD with Zensical in a clone, runs every example there and compares the
 outputs with those of this checkout's `site/provenance.json`, and sees that one planted mistake ends a build. With
-`--write` it builds the whole book, which takes minutes, and the run is recorded in `docs/evidence/zensical.json`, which a page shows. What Zensical lacks is printed and fails nothing; a
-planted mistake that passes does, and so does an example with another output.
+`--write` it builds the whole book, which takes minutes, and records the run in `docs/evidence/zensical.json`, which a
+page shows. What Zensical lacks is printed and fails nothing; a planted mistake that passes does, and so does an example
+with another output.
 """
 
 from __future__ import annotations
