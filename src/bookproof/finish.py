@@ -27,6 +27,7 @@ _PIECE = re.compile(
 )
 _TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
 _HEAD = re.compile(r"<thead>.*?</thead>", re.DOTALL)
+_EMPTY_TH = re.compile(r"<th\b[^>]*></th>")
 _PLAIN_TH = re.compile(r"<th(?=[ >])(?![^>]*\bscope=)")
 
 
@@ -60,6 +61,7 @@ def commands(text: str) -> str:
 
 
 def _scoped(table: str) -> str:
+    table = _EMPTY_TH.sub("<td></td>", table)  # a corner heads nothing
     table = _HEAD.sub(lambda found: _PLAIN_TH.sub('<th scope="col"', found[0]), table)
     return _PLAIN_TH.sub('<th scope="row"', table)
 

@@ -573,7 +573,7 @@ def render_mutation(
         f'<figure class="bookproof-mutation"{identity()} data-bookproof-mutation="{escape(mutation.id)}">'
         f"<figcaption>Mutation: {escape(mutation.title)}</figcaption>"
         f'<pre class="bookproof-diff"{identity("-diff")} tabindex="0" role="region" '
-        f'aria-label="Change to {escape(mutation.file)}">'
+        f'aria-label="Change {escape(mutation.id)} to {escape(mutation.file)}">'
         f"<code>{render_diff(result.diff)}</code></pre>"
         f"<dl>{listing}</dl>{lab}</figure>"
     )

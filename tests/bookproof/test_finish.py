@@ -23,6 +23,8 @@ def test_each_header_cell_says_what_it_heads() -> None:
     assert '<th scope="col" style="x">' in html
     assert html.count('<th scope="row"') == 1
     assert "<thead>" in html, "thead is no th"
+    corner = finish(TABLE.replace("<th>a</th>", '<th class="y"></th>'))
+    assert "<tr><td></td><th" in corner, "a corner heads nothing"
 
 
 def test_a_scope_that_is_there_stays_alone() -> None:

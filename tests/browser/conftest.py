@@ -48,14 +48,22 @@ class _Handler(SimpleHTTPRequestHandler):
             self.send_error(404)
             return
         self.path = "/" + self.path.removeprefix(PREFIX)
-        if self.path != "/sitemap.xml":
-            super().do_GET()
-            return
         host, port = self.server.server_address[:2]
-        text = re.sub(r"<loc>https?://[^/]+/", f"<loc>http://{host}:{port}{PREFIX}", (SITE / "sitemap.xml").read_text())
-        self.send_response(200)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(text)))
+        if self.path == "/sitemap.xml":
+            whole = f"<loc>http://{host}:{port}{PREFIX}"
+            text = re.sub(r"<loc>https?://[^/]+/", whole, (SITE / "sitemap.xml").read_text())
+            self._answer(200, "application/xml", text)
+        elif not Path(self.translate_path(self.path)).exists():
+            # A host answers with this page, whatever was asked for: its addresses begin at the root.
+            text = re.sub(r'((?:href|src|"base": ?|"search": ?)=?)"/', rf'\1"{PREFIX}', (SITE / "404.html").read_text())
+            self._answer(404, "text/html", text)
+        else:
+            super().do_GET()
+
+    def _answer(self, status: int, kind: str, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(text.encode())))
         self.end_headers()
         self.wfile.write(text.encode())
 

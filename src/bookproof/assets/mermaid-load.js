@@ -4,7 +4,8 @@
 // theme's options, and imports the build that lies beside it when the first diagram comes near the screen or the page is
 // about to be printed. Until then a diagram is its text.
 (() => {
-  const NEAR = "600px";
+  const NEAR = "1200px";
+  const PATIENCE_MS = 5000;
   let options = {};
   let loading;
 
@@ -39,7 +40,6 @@
   };
 
   const waiting = new Map(); // element of each diagram that is not drawn: what lets it be drawn
-  const drawing = new Set();
   const show = (place) => {
     waiting.get(place)?.();
     waiting.delete(place);
@@ -67,9 +67,7 @@
         place.dataset.near = "1";
       }
       loading ??= load();
-      const drawn = loading.then((mermaid) => mermaid.render(id, text));
-      drawing.add(drawn);
-      return drawn.finally(() => setTimeout(() => drawing.delete(drawn)));
+      return (await loading).render(id, text);
     },
   };
 
@@ -77,13 +75,12 @@
   addEventListener("beforeprint", showAll);
   // A browser does not wait for what it was told before printing; the key that asks for it can.
   addEventListener("keydown", async (event) => {
-    if (!(event.ctrlKey || event.metaKey) || event.altKey || event.key.toLowerCase() !== "p" || !waiting.size) return;
+    const left = () => document.querySelector("pre.mermaid");
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || event.key.toLowerCase() !== "p" || !left()) return;
     event.preventDefault();
-    showAll();
-    await new Promise((next) => setTimeout(next));
-    while (drawing.size) {
-      await Promise.allSettled(drawing);
-      await new Promise((next) => setTimeout(next));
+    for (const start = performance.now(); left() && performance.now() < start + PATIENCE_MS; ) {
+      showAll();
+      await new Promise((next) => setTimeout(next, 50));
     }
     window.print();
   });
