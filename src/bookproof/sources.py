@@ -197,6 +197,7 @@ def _page(file: str, body: str, commit: str, *, forge: str, site_name: str, lang
         f'<!doctype html>\n<html lang="{escape(lang)}">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n"
+        '<link rel="icon" href="data:,">\n'  # or a browser asks the host for one
         f'<link rel="stylesheet" href="{up}{SOURCE_FOLDER}/source.css">\n</head>\n<body>\n'
         '<a class="skip" href="#code">Skip to the code</a>\n'
         f'<header>\n<h1>{escape(heading)}</h1>\n<nav aria-label="Places"><p>{" · ".join(links)}</p></nav>\n'

@@ -29,7 +29,7 @@ COLOURS = ("color-contrast", "link-in-text-block")
 SEARCHES = {
     "isolation": "lessons/isolation/",
     "watcher": "lessons/watchers/",
-    "summary": "lessons/context/",
+    "governed cache": "lessons/context/",
     "incarnation": "lessons/sessions/",
     "discovery authorization": "lessons/tools/",
     "memory retrieval": "lessons/memory/",
@@ -160,7 +160,7 @@ def test_a_page_is_whole_and_open_to_everybody(walker: tuple[Page, Seen], addres
     picture("light", 390)
     scheme(page, "dark")
     picture("dark", 390)
-    page.set_viewport_size({"width": 1280, "height": 900})
+    page.set_viewport_size({"width": 1280, "height": 1800})  # a sidebar cuts no link in two, which a rule would count
     picture("dark", 1280)
     assert violations(page, axe, {"type": "rule", "values": COLOURS}) == []
     scheme(page, "light")
