@@ -99,6 +99,8 @@ def test_links_stay_in_the_site_and_lead_somewhere(tmp_path: Path) -> None:
         reader = Reader(page.read_text())
         assert len(set(reader.ids)) == len(reader.ids)
         for link in reader.links:
+            if link == "data:,":  # the icon, asked for nowhere
+                continue
             target, _, fragment = link.partition("#")
             assert not re.match(r"\w+:|//|/", target)
             assert fragment in ["", *reader.ids]
