@@ -9,11 +9,11 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bookproof.diagrams import ensure_node_modules
 from bookproof.edition_plugins import plain
 from bookproof.onepage import Chapter, book, section
 from bookproof.page import PageRecord
@@ -171,9 +171,9 @@ flowchart LR
 
 
 @pytest.fixture
-def tiny(tmp_path: Path, needs: Callable[[object, str], None]) -> Path:
+def tiny(tmp_path: Path) -> Path:
     """A book of two pages, with the packages of this repository."""
-    needs((ROOT / "node_modules/iframe-worker").is_dir(), "npm's packages are not installed")
+    ensure_node_modules(ROOT)
     root = tmp_path / "tiny"
     (root / "docs").mkdir(parents=True)
     (root / "mkdocs.yml").write_text(MKDOCS)
