@@ -20,6 +20,7 @@ import sqlite3
 import sys
 import sysconfig
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,6 +51,8 @@ class Lab:
         self._tell, self._end = tell, end
         self._page: _BrowserPage | None = None
         self._frozen = False
+        self._littered = False
+        """Whether a block has run since the last test."""
         # Compiled files make the next run of the same code several times faster; those of a changed file are dropped.
         sys.dont_write_bytecode = False
 
@@ -74,6 +77,7 @@ class Lab:
             blocks: For each its `id`, `code` and `options`.
             fresh: Whether the scratch folder is empty when the first one begins.
         """
+        self._littered = True
         if self._page is None or fresh:
             self._page = self._new_page(fresh=fresh)
         return [self._block(self._page, block) for block in blocks]
@@ -152,6 +156,11 @@ class Lab:
         from bookproof.testrun_child import run_pytest
 
         self._forget()
+        if self._littered:  # what blocks left open is no fault of the test during which it would be found
+            self._littered = False
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
         self._scratch.mkdir(exist_ok=True)
         os.chdir(self._project)
         for place in (str(self._src), str(self._project)):

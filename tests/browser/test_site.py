@@ -29,7 +29,7 @@ COLOURS = ("color-contrast", "link-in-text-block")
 SEARCHES = {
     "isolation": "lessons/isolation/",
     "watcher": "lessons/watchers/",
-    "governed cache": "lessons/context/",
+    "summary": "lessons/context/",
     "incarnation": "lessons/sessions/",
     "discovery authorization": "lessons/tools/",
     "memory retrieval": "lessons/memory/",
