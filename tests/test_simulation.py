@@ -108,6 +108,19 @@ def soak_one(seed: int) -> str:
     return "" if report.failure is None else f"{report.failure}: {report.setup.command}"
 
 
+def test_no_memory_is_replaced_by_itself() -> None:
+    """Seed 186 repeats a request fifty steps later and then draws the very memory that it made."""
+    report = simulate(Setup(186, days=1))
+    assert report.failure is None
+
+
+@pytest.mark.soak
+def test_a_range_without_slots_in_a_new_epoch_follows_nothing() -> None:
+    """Seed 643 sets a clock back while a run of no further slot is given up."""
+    report = simulate(Setup(643))
+    assert report.failure is None
+
+
 @pytest.mark.soak
 def test_a_thousand_seeds_of_three_weeks() -> None:
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:

@@ -296,8 +296,11 @@ class Checker(Witness):
                     span is not None and span.slots == row["slots"],
                     f"range {row['seq']} of {name} counts {row['slots']} slots",
                 )
+            if row["slots"]:
+                last = row["last_slot"]
+            elif row["epoch"] != epoch:  # the clock was set back: nothing of before is followed
+                last = ""
             seq, epoch = row["seq"], row["epoch"]
-            last = row["last_slot"] if row["slots"] else last
         self._slots[name] = (seq, epoch, last)
         if last and epoch == automation["epoch"] and name not in self._moved:
             self.require(

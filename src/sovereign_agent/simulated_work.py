@@ -564,6 +564,8 @@ def remember(world: World, host: Host, ledger: Ledger, rng: Random) -> None:
             )
         elif choice < 0.88:
             name = known[int(old * len(known))]
+            if name == f"memory-{number}":  # nothing is replaced by itself
+                return
             memory.supersede(ledger, name, f"memory-{number}", text, embedding=vector, embedding_model=model)
         else:
             memory.forget(ledger, known[int(old * len(known))])
