@@ -1,20 +1,21 @@
 """The index behind `memory.recall` for many rows: the same hits, order and components, bit for bit, in less time.
 
 It keeps, per open ledger and visibility, the numbers that scores are made of, and asks SQL only for what changed since.
-It computes an upper bound of every score, loads the most promising rows, and scores and ranks those with the plain
-functions; it stops when no row outside can win. Needs numpy; keeps words and vectors, no content.
-
-Why the hits are those of the plain definition: each turn of `rank` takes the highest `mmr_lambda * score - penalty`. A
-penalty is never negative and never falls, so no turn's value exceeds an earlier turn's, and a row outside stays at or
-below `mmr_lambda * bound`. Where that lies under the last hit's value, no turn would have taken the row.
+It computes an upper bound of every score, loads rows in the order of their bounds, and scores and compares only those
+that may win a turn, with the plain functions. Needs numpy; keeps words and vectors, no content.
 """
 
 from __future__ import annotations
 
+import heapq
 import sqlite3
 from array import array
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import repeat
+from typing import Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,7 +25,7 @@ from . import memory as plain
 from .ledger import Ledger, Transaction
 
 _BATCH = 2_000  # rows per query and per chunk of vectors
-_FIRST = 64  # rows that are scored before the first look at the bound
+_FIRST = 256  # rows that are sorted by their bounds before more are asked for
 _SLACK = 1e-9  # the parts computed in double precision are good to about 1e-15, times to a microsecond
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -80,9 +81,16 @@ class _Block:
     importance: array[float] = field(default_factory=lambda: array("d"))
     counts: array[float] = field(default_factory=lambda: array("d"))
     """How many different words each row has."""
-    having: dict[str, array[int]] = field(default_factory=dict)
-    """The rows that have a word."""
+    numbers: defaultdict[str, int] = field(default_factory=defaultdict)
+    """A number for each word that was met."""
+    word_ids: array[int] = field(default_factory=lambda: array("i"))
+    """The numbers of all rows' words, row after row."""
+    word_rows: array[int] = field(default_factory=lambda: array("i"))
+    """Whose word each of them is."""
     vectors: dict[tuple[str | None, int], _Vectors] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.numbers.default_factory = self.numbers.__len__  # a new word gets the next number
 
     def refresh(self, tx: Transaction) -> None:
         """Take in what was stored, superseded or forgotten since the last call."""
@@ -128,8 +136,8 @@ class _Block:
         self.created.append(-np.inf if created is None else (created - _EPOCH).total_seconds())
         self.importance.append(min(1.0, max(0.0, row["importance"] or 0.0)))
         self.counts.append(len(found))
-        for word in found:
-            self.having.setdefault(word, array("q")).append(position)
+        self.word_ids.extend(map(self.numbers.__getitem__, found))
+        self.word_rows.extend(repeat(position, len(found)))
         return position
 
     def _take_vectors(self, key: tuple[str | None, int], positions: list[int], stored: list[bytes]) -> None:
@@ -142,10 +150,12 @@ class _Block:
 
     def bounds(self, query: plain.Query, weights: plain.Weights) -> Doubles:
         """Return an upper bound of each row's score, minus infinity where the row is no candidate."""
-        shared = np.zeros(len(self.seqs))
-        for word in query.words:
-            shared[np.array(self.having.get(word, ()), dtype=np.int64)] += 1
-        lexical = shared / np.maximum(np.array(self.counts) + len(query.words) - shared, 1)
+        counts = np.array(self.counts)
+        asked = np.array([self.numbers[word] for word in query.words if word in self.numbers], dtype=np.int32)
+        kind: Literal["sort", "table"] = "sort" if len(asked) < 16 else "table"  # few words: one comparison for each
+        met = np.flatnonzero(np.isin(np.array(self.word_ids), asked, kind=kind))
+        shared = np.bincount(np.array(self.word_rows)[met], minlength=len(counts)).astype(np.float64)
+        lexical = shared / np.maximum(counts + len(query.words) - shared, 1)
         semantic = np.zeros(len(self.seqs))
         group = self.vectors.get((query.model, len(query.vector or ())))
         if group is not None:
@@ -191,21 +201,68 @@ def hits(
         block.refresh(tx)
     bounds = np.concatenate([block.bounds(query, weights) for block in mine])
     seqs = np.concatenate([np.array(block.seqs, dtype=np.int64) for block in mine])
-    order = np.flatnonzero(bounds > -np.inf)
-    order = order[np.argsort(-bounds[order], kind="stable")]
-    scored: list[tuple[plain.Memory, plain.Score]] = []
-    wanted = max(_FIRST, 4 * limit)
-    while True:
-        for place in order[len(scored) : wanted].tolist():
-            memory = _load(tx, int(seqs[place]))
-            scored.append((memory, plain.score(query, memory, weights)))
-        found = plain.rank(scored, limit, weights)
-        if len(scored) == len(order):
-            return found
-        outside = weights.mmr_lambda * float(bounds[order[len(scored)]])
-        if len(found) == limit and outside < found[-1].final:
-            return found
-        wanted *= 4
+    return _select(tx, _descending(bounds, seqs), query, limit, weights)
+
+
+def _descending(bounds: Doubles, seqs: NDArray[np.int64]) -> Iterator[tuple[float, int]]:
+    """Yield each candidate's bound and `seq`, the highest bound first; no more is sorted than is asked for."""
+    left = np.flatnonzero(bounds > -np.inf)
+    wanted = _FIRST
+    while len(left):
+        if wanted < len(left):
+            parted = np.argpartition(-bounds[left], wanted)
+            left, later = left[parted[:wanted]], left[parted[wanted:]]
+        else:
+            later = left[:0]
+        first = left[np.argsort(-bounds[left])]
+        yield from zip(bounds[first].tolist(), seqs[first].tolist(), strict=True)
+        left, wanted = later, wanted * 4
+
+
+def _select(
+    tx: Transaction, outside: Iterator[tuple[float, int]], query: plain.Query, limit: int, weights: plain.Weights
+) -> tuple[plain.MemoryHit, ...]:
+    """Return the hits of the plain definition, comparing only what may win a turn.
+
+    Each turn of `plain.rank` takes the least `(-final, id)`, with `final = mmr_lambda * score - penalty`. In the heap a
+    row stands with its `final` as of an earlier turn. A row's penalty never falls from turn to turn, and float
+    multiplication and subtraction keep order, so that value is at least the present one, and a row outside the heap
+    reaches at most `mmr_lambda * bound`. So when the heap's first row is up to date and no row outside reaches it,
+    each other row's `(-final, id)` is larger: this is the row that the plain definition takes, equal values included.
+    The chosen rows alone, ranked plainly, take the same turns, since each turn's winner is among them.
+
+    Parameters:
+        tx: An open read.
+        query: As for `memory.score`.
+        outside: Bound and `seq` of each candidate, the highest bound first; no score lies above its bound.
+        limit: As for `memory.rank`.
+        weights: As for `memory.rank`.
+    """
+    chosen: list[tuple[plain.Memory, plain.Score]] = []
+    heap: list[tuple[float, str, int, float, plain.Memory, plain.Score]] = []
+
+    def push(compared: int, nearest: float, memory: plain.Memory, scores: plain.Score) -> None:
+        final = weights.mmr_lambda * scores.score - (1 - weights.mmr_lambda) * nearest
+        heapq.heappush(heap, (-final, memory.id, compared, nearest, memory, scores))  # ids differ: no more is compared
+
+    bound, seq = next(outside, (-np.inf, 0))
+    while len(chosen) < limit:
+        if bound > -np.inf and (not heap or weights.mmr_lambda * bound >= -heap[0][0]):
+            memory = _load(tx, seq)
+            scores = plain.score(query, memory, weights)
+            if scores.lexical or scores.semantic:
+                push(0, 0.0, memory, scores)
+            bound, seq = next(outside, (-np.inf, 0))
+            continue
+        if not heap:
+            break
+        _, _, compared, nearest, memory, scores = heapq.heappop(heap)
+        if compared == len(chosen):
+            chosen.append((memory, scores))
+        else:
+            fresh = (plain.similarity(one, memory) for one, _ in chosen[compared:])
+            push(len(chosen), max(nearest, *fresh), memory, scores)
+    return plain.rank(chosen, limit, weights)
 
 
 def _load(tx: Transaction, seq: int) -> plain.Memory:
