@@ -645,6 +645,14 @@ def test_few_rows_are_scored_without_the_index(ledger: Ledger, monkeypatch: pyte
     assert len(recall(ledger, "answer", actor_id="a")) == 2
 
 
+@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+def test_where_no_score_counts_the_first_ids_win(ledger: Ledger) -> None:
+    """With `mmr_lambda=0` all finals are equal until something repeats: a row of the lowest score may be the first hit."""
+    remember(ledger, "z", "answer", importance=1.0)
+    remember(ledger, "a", "answer among many other words", importance=0.0)
+    assert ids(recall(ledger, "answer", actor_id="x", limit=1, weights=Weights(mmr_lambda=0.0))) == ["a"]
+
+
 def test_of_many_rows_the_index_scores_few(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, scored: list[str]) -> None:
     """Counted instead of timed: what a recall costs is the rows that it loads and scores."""
     pytest.importorskip("numpy")
