@@ -647,7 +647,7 @@ def test_few_rows_are_scored_without_the_index(ledger: Ledger, monkeypatch: pyte
 
 @pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
 def test_where_no_score_counts_the_first_ids_win(ledger: Ledger) -> None:
-    """With `mmr_lambda=0` all finals are equal until something repeats: a row of the lowest score may be the first hit."""
+    """With `mmr_lambda=0` all finals are equal at first: a row of the lowest score may be the first hit."""
     remember(ledger, "z", "answer", importance=1.0)
     remember(ledger, "a", "answer among many other words", importance=0.0)
     assert ids(recall(ledger, "answer", actor_id="x", limit=1, weights=Weights(mmr_lambda=0.0))) == ["a"]
