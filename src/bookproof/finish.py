@@ -8,10 +8,11 @@ wrote, as text, and leaves everything else as it is, byte for byte.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from html import escape, unescape
 
 _HEADING = re.compile(r"<h[1-6][^>]*>(?P<text>.*?)</h[1-6]>", re.DOTALL)
-_PERMALINK = re.compile(r'<a class="headerlink" href="[^"]*"(?P<title> title="[^"]*")?>.*?</a>', re.DOTALL)
+_PERMALINK = re.compile(r'<a\b[^>]*\bclass="headerlink"[^>]*>.*?</a>', re.DOTALL)
 _CONSOLE = re.compile(
     r'(<div[^>]*class="[^"]*\blanguage-(?:console|pycon)\b[^"]*"[^>]*>\s*<pre>(?:<span></span>)?)<code>(.*?)</code>',
     re.DOTALL,
@@ -68,8 +69,7 @@ def _scoped(table: str) -> str:
 
 def _captioned(html: str) -> str:
     """Give each table without a caption one that is made of what stands above it: heading, section, example."""
-    above, used = "", dict[str, int]()
-    section = ""
+    above, section, used = "", "", Counter[str]()
 
     def piece(found: re.Match[str]) -> str:
         nonlocal above, section
@@ -81,7 +81,7 @@ def _captioned(html: str) -> str:
             section = f"printed by {found['example']}"
         elif found["table"] and not found["captioned"]:
             name = ": ".join(filter(None, (above, section))) or "Table"
-            used[name] = used.get(name, 0) + 1
+            used[name] += 1
             number = f" ({used[name]})" if used[name] > 1 else ""
             return f'{found[0]}<caption class="bookproof-caption">{escape(name + number, quote=False)}</caption>'
         return found[0]
@@ -92,7 +92,7 @@ def _captioned(html: str) -> str:
 def _named(heading: re.Match[str]) -> str:
     label = escape(f"Link to the section {_words(heading[0])}")
     return _PERMALINK.sub(
-        lambda link: link[0].replace('<a class="headerlink"', f'<a class="headerlink" aria-label="{label}"', 1),
+        lambda link: link[0].replace('class="headerlink"', f'class="headerlink" aria-label="{label}"', 1),
         heading[0],
     )
 

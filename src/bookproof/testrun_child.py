@@ -162,9 +162,11 @@ def _statement(code: types.CodeType, line: int) -> str:
     lines = linecache.getlines(code.co_filename)
     if code.co_name != "<module>":
         first = code.co_firstlineno - 1
-        lines, line = inspect.getblock(lines[first:]), line - first
+        # Below a line of its own an indented block is Python, whatever its strings hold at the margin.
+        block = inspect.getblock(lines[first:])
+        lines, line = ["if True:\n" if block and block[0][0].isspace() else "\n", *block], line - first + 1
     try:
-        tree = ast.parse(textwrap.dedent("".join(lines)))
+        tree = ast.parse("".join(lines))
     except SyntaxError:
         return ""
     around = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno <= line <= _end(node)]

@@ -109,3 +109,11 @@ def test_a_diagram_that_a_list_cannot_tell_is_shown_as_its_source() -> None:
     for source in ("flowchart TD\n a --> b", "sequenceDiagram\n loop x\n a->>b: c\n end", ""):
         assert "<ol>" not in diagram_text(source)
         assert "<pre" in diagram_text(source)
+
+
+def test_a_permalink_is_no_word_of_its_heading_in_whatever_order_its_attributes_stand() -> None:
+    """The pages of the API write the address first."""
+    html = '<h3 id="x">keep<a href="#x" class="headerlink" title="t">&para;</a></h3><table><tr><td>1</td></tr></table>'
+    done = finish(html)
+    assert ">keep</caption>" in done
+    assert 'aria-label="Link to the section keep"' in done

@@ -309,6 +309,27 @@ def test_a_change_that_the_test_notices_is_killed(results: dict[str, MutationRes
     assert "-    return sum(prices)\n+    return sum(prices) + 1\n" in result.diff
 
 
+def test_the_failing_statement_is_found_whatever_strings_stand_around_it(shop: Path) -> None:
+    """A method whose strings reach the margin is Python only as it is indented."""
+    text = """
+from shop.till import total
+
+class TestTill:
+    def test_total(self):
+        listing = '''
+margin
+'''
+        assert listing
+        assert (
+            total([1, 2]) == 3
+        )
+"""
+    (shop / "tests/test_method.py").write_text(text)
+    result = run(shop, test="tests/test_method.py::TestTill::test_total")
+    assert result.verdict is MutationVerdict.KILLED, result
+    assert result.code == "assert (\n    total([1, 2]) == 3\n)"
+
+
 def test_a_test_that_names_one_case_or_a_class_is_run_as_such(results: dict[str, MutationResult]) -> None:
     assert results["one case"].verdict is MutationVerdict.KILLED
     assert results["another case"].verdict is MutationVerdict.SURVIVED
