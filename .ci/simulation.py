@@ -17,16 +17,17 @@ import time
 import tomllib
 from pathlib import Path
 
+from bookproof.mutations import Mutation, load_mutations
+
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "tests" / "simulation.toml"
 DAYS = 2
 SECONDS = 60
 
 
-def mutations() -> dict[str, dict[str, str]]:
+def mutations() -> dict[str, Mutation]:
     """Return every mutation by its id."""
-    listed = tomllib.loads((ROOT / "tests" / "mutations.toml").read_text())["mutation"]
-    return {mutation["id"]: mutation for mutation in listed}
+    return {mutation.id: mutation for mutation in load_mutations(ROOT)[0]}
 
 
 def table() -> dict[str, list[dict[str, str]]]:
@@ -35,17 +36,13 @@ def table() -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def broken(mutation: dict[str, str], folder: Path) -> Path:
+def broken(mutation: Mutation, folder: Path) -> Path:
     """Copy the package into a folder, break the copy, and return the folder."""
     shutil.copytree(
         ROOT / "src" / "sovereign_agent", folder / "sovereign_agent", ignore=shutil.ignore_patterns("*.pyc")
     )
-    file = folder / Path(mutation["file"]).relative_to("src")
-    before, after = (mutation[name].strip("\n") for name in ("before", "after"))
-    text = file.read_text()
-    if text.count(before) != 1:
-        raise ValueError(f"{mutation['id']}: what it changes must stand once in {mutation['file']}")
-    file.write_text(text.replace(before, after))
+    file = folder / Path(mutation.file).relative_to("src")
+    file.write_text(mutation.applied(file.read_text()))
     return folder
 
 
@@ -65,7 +62,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, dict[str, object]]:
     return done.returncode, report
 
 
-def find(mutation: dict[str, str], first_seed: int = 0) -> dict[str, object] | None:
+def find(mutation: Mutation, first_seed: int = 0) -> dict[str, object] | None:
     """Return seed, step and invariant at which a broken copy is noticed; None if it was not in time."""
     with tempfile.TemporaryDirectory() as folder:
         broken(mutation, Path(folder))
@@ -76,7 +73,7 @@ def find(mutation: dict[str, str], first_seed: int = 0) -> dict[str, object] | N
             failure = report["failure"]
             if status and isinstance(failure, dict):
                 return {
-                    "mutation": mutation["id"],
+                    "mutation": mutation.id,
                     "invariant": failure["invariant"],
                     "seed": seed,
                     "step": failure["step"],

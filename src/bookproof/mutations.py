@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import os
 import queue
 import re
 import shutil
@@ -22,7 +21,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -83,6 +82,20 @@ class Mutation:
     def failure(self, key: str, text: str) -> Failure:
         """Return a failure at the line of a key, or of the header where the key is absent."""
         return Failure(self.path, self.lines.get(key, self.lines.get("", 0)), f"mutation {self.id}: {text}")
+
+    def applied(self, text: str) -> str:
+        """Return the changed text of its file.
+
+        Parameters:
+            text: The untouched text.
+
+        Raises:
+            ValueError: What is to be replaced does not occur once.
+        """
+        count = text.count(self.before)
+        if count != 1:
+            raise ValueError(f"'before' occurs {count} times in {self.file}, not once")
+        return text.replace(self.before, self.after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,12 +400,12 @@ def _run_one(copy: _Copy, mutation: Mutation, baseline: str) -> MutationResult:
         return _invalid(mutation, "file", f"no file {mutation.file} among what is copied")
     original = target.read_bytes()
     text = original.decode("utf-8")
-    count = text.count(mutation.before)
-    if count != 1:
-        return _invalid(mutation, "before", f"'before' occurs {count} times in {mutation.file}, not once")
+    try:
+        changed = mutation.applied(text)
+    except ValueError as error:
+        return _invalid(mutation, "before", str(error))
     if baseline:
         return _invalid(mutation, "test", f"on the untouched code {baseline}")
-    changed = text.replace(mutation.before, mutation.after)
     diff = _diff(mutation.file, text, changed)
     if target.suffix == ".py":
         try:
@@ -405,8 +418,15 @@ def _run_one(copy: _Copy, mutation: Mutation, baseline: str) -> MutationResult:
                 "after",
                 diff=diff,
             )
-    with _changed(target, changed.encode("utf-8")):
-        run = copy.run((mutation.test,), modules=_module_names(copy, target))
+    modules = _module_names(copy, target)
+    if not modules:  # Python checks the bytecode of a package by its hash; any other goes by time and size
+        for compiled in (target.parent / "__pycache__").glob(f"{target.stem}.*"):
+            compiled.unlink()
+    try:
+        target.write_bytes(changed.encode("utf-8"))
+        run = copy.run((mutation.test,), modules=modules)
+    finally:
+        target.write_bytes(original)
     verdict, detail, report = judge_mutation(run, mutation.test)
     places = copy.names()
     detail = normalise(detail, places)
@@ -422,26 +442,6 @@ def _run_one(copy: _Copy, mutation: Mutation, baseline: str) -> MutationResult:
         text=_cut(normalise(report.text, places)),
         diff=diff,
     )
-
-
-@contextmanager
-def _changed(target: Path, content: bytes) -> Iterator[None]:
-    """Give a file another content for a while; its compiled forms lie aside meanwhile, and are valid again after it."""
-    original, before = target.read_bytes(), target.stat()
-    compiled = target.parent / "__pycache__"
-    kept = {file: file.with_suffix(".aside") for file in compiled.glob(f"{target.stem}.*.pyc")}
-    for file, aside in kept.items():
-        file.rename(aside)
-    try:
-        target.write_bytes(content)
-        yield
-    finally:
-        target.write_bytes(original)
-        os.utime(target, ns=(before.st_atime_ns, before.st_mtime_ns))
-        for stale in compiled.glob(f"{target.stem}.*.pyc"):
-            stale.unlink()
-        for file, aside in kept.items():
-            aside.rename(file)
 
 
 def _parts(tests: Iterable[str], count: int) -> list[tuple[str, ...]]:
@@ -505,6 +505,8 @@ def outside_modules(
 
     It parses, and CPython 3.11 sometimes fails to do so (`SystemError`) while another thread does the same.
     """
+    if not mutations:
+        return []
     inside = {*packages_of(root / path for path in search_paths), *folders, "conftest"}
     files = {root / one.test.partition("::")[0] for one in mutations} | set((root / "tests").glob("conftest.py"))
     files |= set(root.glob("conftest.py"))

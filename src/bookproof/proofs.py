@@ -96,8 +96,8 @@ class Proofs:
             chosen = tuple(one for one in self.declared if mutations is None or one.id in mutations)
             known = {one.id: found for one in chosen if (found := self._cache.get(self._key(one)))}
             missing = [one for one in chosen if one.id not in known]
-            where = {"folders": self._folders, "search_paths": (self._settings.src,)}
-            warm = outside_modules(self._settings.root, missing, **where) if missing else []
+            root, paths = self._settings.root, (self._settings.src,)
+            warm = outside_modules(root, missing, folders=self._folders, search_paths=paths)
             self._mutations = self._pool.submit(self._run_mutations, chosen, known, missing, warm)
 
     def index(self) -> TestIndex:

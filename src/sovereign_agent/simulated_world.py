@@ -9,6 +9,7 @@ is an object in one process, and only one statement runs at a time.
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -202,7 +203,7 @@ class World:
     blocker: sqlite3.Connection | None = None
     trouble: bool = False
     """Whether the present step has met a lock or a full disk on purpose."""
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
     """How often what happened."""
     marks: list[Mark] = field(default_factory=list)
 
@@ -213,7 +214,7 @@ class World:
 
     def count(self, what: str) -> None:
         """Count one occurrence."""
-        self.counts[what] = self.counts.get(what, 0) + 1
+        self.counts[what] += 1
 
     def mark(self, host: Host, what: str, subject: str = "", until: datetime | None = None) -> None:
         """Note for the picture what happened to a host, in true time."""

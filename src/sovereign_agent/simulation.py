@@ -8,14 +8,13 @@ machine, one process, one statement at a time, and an SQLite that keeps what it 
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import accumulate
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 from .errors import Refusal, shown
 from .ids import SeededIds
@@ -23,7 +22,7 @@ from .invariants import Invariant
 from .ledger import Ledger
 from .simulated_checker import Checker
 from .simulated_work import STEPS, WEIGHTS, begin, define, told
-from .simulated_world import MAX_SKEW_SECONDS, START, Crash, Fault, Faulty, Host, Mark, World, hash_of
+from .simulated_world import MAX_SKEW_SECONDS, START, Crash, Fault, Host, Mark, World, hash_of
 
 STEPS_A_DAY = 240
 """One step every six minutes, by any of the hosts."""
@@ -155,11 +154,8 @@ def simulate(setup: Setup, *, root: Path | None = None) -> Report:
         Refusal: `category="ledger"`: the directory cannot hold a ledger.
     """
     if root is None:
-        folder = Path(tempfile.mkdtemp(prefix="sovereign-agent-simulation-"))
-        try:
-            return simulate(setup, root=folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with TemporaryDirectory(prefix="sovereign-agent-simulation-", ignore_cleanup_errors=True) as folder:
+            return simulate(setup, root=Path(folder))
     with Ledger.open(
         root,
         clock=lambda: START,
@@ -307,8 +303,6 @@ def _work(world: World, host: Host, kind: str, rng: Random) -> None:
         world.fault(host, "crash", until=host.asleep_until)
     except Refusal as refusal:
         told(world, refusal)
-    except Faulty as error:
-        world.checker.told_error(error)
     except Exception as error:
         world.checker.told_error(error)
 
