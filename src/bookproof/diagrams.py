@@ -129,7 +129,8 @@ def ensure_node_modules(root: Path, *, dev: bool = False) -> bool:
         )
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     with _alone(root):
-        if marker.is_file() and marker.read_text("utf-8").split() in ([digest, "dev"], *([] if dev else [[digest]])):
+        installed = marker.read_text("utf-8").split() if marker.is_file() else []
+        if digest in installed and (not dev or "dev" in installed):
             return False
         omit = [] if dev else ["--omit=dev"]
         command = [*find_npm(), "ci", *omit, "--prefer-offline", "--no-audit", "--no-fund"]
@@ -203,10 +204,25 @@ def copy_node_files(root: Path, site_dir: Path, names: Mapping[str, str]) -> Non
     if not names or node_is_off():
         return
     ensure_node_modules(root)
+    copy_installed(root, site_dir, names, wanted_by="node_files")
+
+
+def copy_installed(root: Path, site_dir: Path, names: Mapping[str, str], *, wanted_by: str) -> None:
+    """Do the same with what is installed already.
+
+    Parameters:
+        root: Folder that holds `node_modules`.
+        site_dir: The site.
+        names: Site-relative path of each file, and its path below `node_modules`.
+        wanted_by: Named where a file is missing.
+
+    Raises:
+        NodeError: A file is not installed.
+    """
     for name, packaged in names.items():
         source, target = root / "node_modules" / packaged, site_dir / name
         if not source.is_file():
-            raise NodeError(f"node_files: {packaged} is not installed: pin its package in package.json")
+            raise NodeError(f"{wanted_by}: {packaged} is not installed: pin its package in package.json")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
 

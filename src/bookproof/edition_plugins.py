@@ -7,7 +7,6 @@ they touch no page of the site. No site lists them: `bookproof editions` puts th
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +22,7 @@ from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 from mkdocs_llmstxt import MkdocsLLMsTxtPlugin
 
-from bookproof.diagrams import NodeError
+from bookproof.diagrams import copy_installed
 from bookproof.onepage import Chapter, book, lab_note
 
 PRINT = "print"
@@ -33,8 +32,6 @@ TEXTS = ("llms.txt", "llms-full.txt")
 SHIM = "assets/offline/iframe-worker.js"
 """What lets the theme search without a server: browsers start no worker from a disk."""
 
-_SHIM = "node_modules/iframe-worker"
-_MERMAID = "node_modules/mermaid/dist/mermaid.min.js"
 _CONTROLS = frozenset({"button", "script", "style", "template"})
 _NEVER = frozenset({"headerlink", "bookproof-locally"})
 _LANGUAGES = frozenset({"mermaid", "bookproof-diff"})
@@ -128,16 +125,12 @@ class OfflineEdition(BasePlugin):  # type: ignore[no-untyped-call, type-arg]  # 
 
     def on_post_build(self, *, config: MkDocsConfig) -> None:
         """Copy the pinned shim and Mermaid's classic script; the site is checked afterwards."""
-        site = Path(config.site_dir)
-        for source, target in (
-            (f"{_SHIM}/shim/index.js", SHIM),
-            (f"{_SHIM}/LICENSE", f"{Path(SHIM).parent.as_posix()}/LICENSE"),
-            (_MERMAID, "assets/mermaid/mermaid.min.js"),
-        ):
-            if not (self._root / source).is_file():
-                raise NodeError(f"the offline edition needs {source}: pin its package in package.json")
-            (site / target).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(self._root / source, site / target)
+        names = {
+            SHIM: "iframe-worker/shim/index.js",
+            f"{Path(SHIM).parent.as_posix()}/LICENSE": "iframe-worker/LICENSE",
+            "assets/mermaid/mermaid.min.js": "mermaid/dist/mermaid.min.js",
+        }
+        copy_installed(self._root, Path(config.site_dir), names, wanted_by="the offline edition")
 
 
 def plain(html: str) -> str:

@@ -353,7 +353,7 @@ def _example(page: _PageRun, language: str, written: dict[str, str], code: str, 
     if options.lab and page.book.labs_off == UNPINNED:
         return page.fail(line, UNPINNED)
     lab = lab_place(options.lab, name, page.source.path, page.book.labs_off) if options.lab else ""
-    return _wrapped(page, line, shown, _note(options, outcome), attributes, md, lab, _locally(page, record))
+    return _wrapped(page, line, shown, _note(options, outcome), attributes, md, lab + _locally(page, record))
 
 
 def _shown(page: _PageRun, example: ExampleRecord, options: FenceOptions, md: Markdown) -> str:
@@ -424,14 +424,12 @@ def _attributes(page: _PageRun, name: str, options: FenceOptions, status: str) -
     return f'class="{classes}" id="{anchor}"' + (f' data-lab="{escape(name)}"' if options.lab else "")
 
 
-def _wrapped(
-    page: _PageRun, line: int, html: str, note: str, attributes: str, md: Markdown, lab: str = "", locally: str = ""
-) -> str:
+def _wrapped(page: _PageRun, line: int, html: str, note: str, attributes: str, md: Markdown, below: str = "") -> str:
     """Return a block's HTML in the element that names it, and keep markdown-exec's headings with it."""
     if not html and not note:
         return ""
     told = f'<p class="bookproof-note">{note}</p>' if note else ""
-    wrapped = f"<div {attributes}>\n{_numbered(html, attributes)}\n{told}{lab}{locally}</div>"
+    wrapped = f"<div {attributes}>\n{_numbered(html, attributes)}\n{told}{below}</div>"
     page.shown[wrapped] = line
     if InsertHeadings.name in md.treeprocessors:
         headings: Any = md.treeprocessors[InsertHeadings.name]

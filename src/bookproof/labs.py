@@ -20,7 +20,6 @@ import re
 import shutil
 import sqlite3
 import subprocess
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -41,12 +40,12 @@ SCRIPT = f"{FOLDER}/load.js"
 """The site-relative classic script that every page loads where the site has labs."""
 TOOLS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 """Distributions that a test needs in the browser, taken as they are installed."""
-PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+_LIBRARY = "python_stdlib.zip"
+_LOCK = "pyodide-lock.json"
+PYODIDE = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", _LIBRARY, _LOCK)
 """The files of Pyodide that are copied."""
 
 _PYODIDE = "node_modules/pyodide"
-_LIBRARY = "python_stdlib.zip"
-_LOCK = "pyodide-lock.json"
 # What `labrun` and most packages import, beside what Pyodide loads to start.
 _LOADED = (
     "ast", "dataclasses", "datetime", "difflib", "hashlib", "html", "ipaddress", "platform", "secrets", "shutil",
@@ -253,13 +252,9 @@ def bundle_editor(root: Path, cache: Path | None = None) -> bytes:
     kept = cache / f"{key}.mjs" if cache is not None else None
     if kept is not None and kept.is_file():
         return kept.read_bytes()
-    command = [*find_node(), "-e", _BUNDLE, str(root.resolve()), str(entry)]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise NodeError("\n".join(["the editor of the labs cannot be bundled", *said[:8]]))
-    _keep(kept, done.stdout)
-    return done.stdout
+    made = _run_node("the editor of the labs cannot be bundled", 60, "-e", _BUNDLE, str(root.resolve()), str(entry))
+    _keep(kept, made)
+    return made
 
 
 def compiled_library(root: Path) -> Path:
@@ -275,18 +270,19 @@ def compiled_library(root: Path) -> Path:
     names = json.dumps(_LOADED)
     key = _digest(pyodide_version(root).encode(), script.read_bytes(), names.encode())
     kept = root / "node_modules" / ".bookproof" / f"library-{key[:16]}.zip"
-    if kept.is_file():
-        return kept
-    kept.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".new-", dir=kept.parent) as folder:
-        made = Path(folder) / kept.name
-        command = [*find_node(), str(script), str(root / _PYODIDE), str(made), names]
-        done = subprocess.run(command, capture_output=True, check=False, timeout=300)
-        if done.returncode or not made.is_file():
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise NodeError("\n".join(["Python's library cannot be compiled for the labs", *said[-8:]]))
-        made.replace(kept)
+    if not kept.is_file():
+        wrong = "Python's library cannot be compiled for the labs"
+        _keep(kept, _run_node(wrong, 300, str(script), str(root / _PYODIDE), names))
     return kept
+
+
+def _run_node(wrong: str, timeout_seconds: float, *arguments: str) -> bytes:
+    """Return what a script writes to standard output; its first words of complaint follow on what went wrong."""
+    done = subprocess.run([*find_node(), *arguments], capture_output=True, check=False, timeout=timeout_seconds)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise NodeError("\n".join([wrong, *said[:8]]))
+    return done.stdout
 
 
 def _example_facts(example: ExampleRecord) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from bookproof.book import Book, settings_from
 from bookproof.build import Build as _Build
 from bookproof.build import show_failures
 from bookproof.cache import files_digest, installed
+from bookproof.options import Settings
 from bookproof.page import Failure, PageRecord
 from bookproof.remembered import remember_api_pages, remember_search
 from bookproof.remembered_pages import can_remember, remember_page, site_key
@@ -79,9 +80,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         """Remember whether failures end the process or stand in the page."""
         self._serving = command == "serve"
         if not self._serving:
-            gc.set_threshold(
-                50_000
-            )  # a build keeps nearly all that it makes, and ends: looking for garbage costs a second
+            gc.set_threshold(50_000)  # a build keeps nearly all that it makes: looking for garbage costs a second
 
     @event_priority(-50)
     def on_config(self, config: MkDocsConfig) -> MkDocsConfig:
@@ -92,9 +91,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         self._site = Path(config.site_dir)
         if address := os.environ.get("SITE_URL"):
             config.site_url = address if address.endswith("/") else f"{address}/"
-        folder = Path(config.config_file_path or "mkdocs.yml").parent
-        root = (folder / (self.config.root or ".")).resolve()
-        settings = settings_from(dict(self.config), root, Path(config.docs_dir))
+        settings = site_settings(dict(self.config), config)
         served = self._served if self._serving else None
         self._build = build = _Build(settings, config, served)
         if refused := build.refused:
@@ -106,7 +103,8 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         build.book.form = "\n".join((build.book.diagram_class, build.book.labs_off, _form(config)))
         if build.book.remembers:
             _remember(build.book, config)
-        config.watch.extend(str(root / name) for name in (settings.src, settings.tests) if (root / name).is_dir())
+        folders = [settings.root / name for name in (settings.src, settings.tests)]
+        config.watch.extend(str(folder) for folder in folders if folder.is_dir())
         return config
 
     @event_priority(-100)
@@ -230,6 +228,17 @@ def report_json(records: Any, failures: list[Failure]) -> str:
     }
     told = [{"path": failure.path, "line": failure.line, "text": failure.text} for failure in failures]
     return json.dumps({"failures": told, "pages": pages}, indent=2, sort_keys=True) + "\n"
+
+
+def site_settings(options: dict[str, Any], config: MkDocsConfig) -> Settings:
+    """Return the settings of a site.
+
+    Parameters:
+        options: Those of the plugin.
+        config: MkDocs' configuration, which says where the site is.
+    """
+    folder = Path(config.config_file_path or "mkdocs.yml").parent
+    return settings_from(options, (folder / (options.get("root") or ".")).resolve(), Path(config.docs_dir))
 
 
 def _list_extension(config: MkDocsConfig) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bookproof.ahead import plans
-from bookproof.book import settings_from
 from bookproof.examples import Runner
 from bookproof.options import Settings
 from bookproof.page import Failure
@@ -37,11 +36,11 @@ def read_settings(config_file: Path) -> Settings:
     """
     from mkdocs.config import load_config
 
+    from bookproof.plugin import site_settings
+
     config = load_config(str(config_file))
     plugin = config.plugins.get("bookproof")
-    options = dict(plugin.config) if plugin is not None else {}
-    root = (config_file.parent / (options.get("root") or ".")).resolve()
-    return settings_from(options, root, Path(config.docs_dir))
+    return site_settings(dict(plugin.config) if plugin is not None else {}, config)
 
 
 def run_page(settings: Settings, page: str, example: str = "") -> Iterator[Ran]:

@@ -1,15 +1,16 @@
 // Compiles Python's library for the labs: what they load at once, so that no reader's browser has to.
 //
-// node pyodide-compile.mjs FOLDER_OF_PYODIDE OUTPUT NAMES: writes a copy of python_stdlib.zip in which every file that
-// Pyodide has loaded once it has started and imported the NAMES (a JSON list) is bytecode; the others stay as they are.
-// The same files and names give the same bytes.
-import { readFileSync, writeFileSync } from "node:fs";
+// node pyodide-compile.mjs FOLDER_OF_PYODIDE NAMES: writes to standard output a copy of python_stdlib.zip in which every
+// file that Pyodide has loaded once it has started and imported the NAMES (a JSON list) is bytecode; the others stay as
+// they are. The same files and names give the same bytes.
+import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
-const [folder, output, names] = process.argv.slice(2);
+const [folder, names] = process.argv.slice(2);
 const { loadPyodide } = await import(pathToFileURL(resolve(folder, "pyodide.mjs")));
-const python = await loadPyodide({ indexURL: join(resolve(folder), "/"), env: { PYTHONHASHSEED: "0", PYTHONNODEBUGRANGES: "1" } });
+const env = { PYTHONHASHSEED: "0", PYTHONNODEBUGRANGES: "1" };
+const python = await loadPyodide({ indexURL: join(resolve(folder), "/"), env });
 python.FS.writeFile("/library.zip", readFileSync(join(folder, "python_stdlib.zip")));
 python.globals.set("names", names);
 python.runPython(`
@@ -33,5 +34,4 @@ with zipfile.ZipFile("/library.zip") as source, zipfile.ZipFile("/compiled.zip",
         entry.external_attr, entry.create_system = 0o644 << 16, 3
         target.writestr(entry, data, zipfile.ZIP_DEFLATED, 9)
 `);
-writeFileSync(output, python.FS.readFile("/compiled.zip"));
-process.exit(0);
+process.stdout.write(python.FS.readFile("/compiled.zip"), () => process.exit(0));
