@@ -278,7 +278,7 @@ def _remember(book: Book, config: MkDocsConfig) -> None:
             book.settings,
             plugins["mkdocstrings"],
             plugins["autorefs"],
-            form,
+            form if book.served is not None else "\n".join((form, _shown_by_api(book.settings))),
             book.cache("api"),
             extension.recorded,
             _templates(book),
@@ -286,6 +286,17 @@ def _remember(book: Book, config: MkDocsConfig) -> None:
     for name in ("search", "material/search"):
         if name in plugins:
             remember_search(plugins[name], form, book.cache("search"))
+
+
+def _shown_by_api(settings: Settings) -> str:
+    """Return a digest over every source and every page that shows one.
+
+    Rendering an object makes known under which other names it is imported, and the inventory lists them: it is that of
+    a build without memory only if all such pages are remembered, or none. A server's reader asks for no inventory.
+    """
+    docs = settings.root / settings.docs
+    pages = [str(path.relative_to(docs)) for path in sorted(docs.rglob("*.md")) if ":::" in path.read_text("utf-8")]
+    return files_digest(settings.root, [settings.src]) + files_digest(docs, pages)
 
 
 def _templates(book: Book) -> FileSystemBytecodeCache | None:

@@ -109,6 +109,23 @@ def test_pages_inventory_and_search_are_those_of_a_build_without_memory(book: Ti
 
 
 @pytest.mark.site
+def test_the_inventory_is_that_of_a_build_without_memory_where_other_pages_resolve_its_names(book: TinySite) -> None:
+    """Another name of an object is known once a page shows where it is imported, be that page remembered or not."""
+    book.write("src/shop/desk.py", '"""Desk."""\n\nfrom shop.till import Till\n\n\ndef desk() -> Till: ...\n')
+    book.write("src/shop/apart.py", '"""Apart."""\n')
+    book.write("docs/desk.md", "# Desk\n\n::: shop.desk\n    options: {members: true}\n")
+    cold = contents(book.build("--strict"))
+    assert b"shop.desk.Till" in zlib.decompress(cold["objects.inv"].split(b"\n", 4)[4])
+    for name, text in (("src/shop/apart.py", '"""Elsewhere."""\n'), ("docs/desk.md", "# Desk\n")):
+        book.write(name, text)
+        warm = contents(book.build("--strict"))
+        book.options = 'outputs: ""\ncache: ""'
+        cold = contents(book.build("--strict"))
+        book.options = 'outputs: ""\ncache: .bookproof'
+        assert warm == cold, name
+
+
+@pytest.mark.site
 def test_what_mkdocstrings_warns_of_is_told_in_every_build(book: TinySite) -> None:
     book.write("src/shop/__init__.py", SHOP.replace("price: In cents", "prize: In cents"))
     first = book.build("-q")  # in which no warning is even made
