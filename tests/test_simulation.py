@@ -108,6 +108,14 @@ def soak_one(seed: int) -> str:
     return "" if report.failure is None else f"{report.failure}: {report.setup.command}"
 
 
+def test_a_run_leaves_no_connection_open(tmp_path: Path) -> None:
+    """One that stays open keeps its locks, and in a browser the next run's file may be taken for the same one."""
+    before = set(Path("/proc/self/fd").iterdir())
+    simulate(Setup(7, days=1), root=tmp_path)
+    left = {str(one.resolve()) for one in set(Path("/proc/self/fd").iterdir()) - before if one.exists()}
+    assert not [name for name in left if name.startswith(str(tmp_path))]
+
+
 def test_no_memory_is_replaced_by_itself() -> None:
     """Seed 186 repeats a request fifty steps later and then draws the very memory that it made."""
     report = simulate(Setup(186, days=1))

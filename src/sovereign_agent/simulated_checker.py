@@ -80,6 +80,7 @@ class Checker(Witness):
 
     def close(self) -> None:
         """Close both connections."""
+        self._reader.close()
         self._ledger.close()
 
     # After a step

@@ -281,6 +281,8 @@ class World:
         """End a host: its connections are dropped without a commit, and its memory is gone."""
         self.calm(host)
         for connection in host.connections:
+            with suppress(sqlite3.ProgrammingError):  # it was closed by the package
+                connection.rollback()  # from Python 3.12 on, closing alone keeps the lock while a cursor lives
             connection.close()
         host.connections.clear()
         host.ledger = None

@@ -85,7 +85,7 @@ def reader(browser: Browser, address: str, guard: Callable[[Page], list[str]]) -
         context.set_default_timeout(60_000)
         page = context.new_page()
         wrong = guard(page)
-        page.goto(f"{address}lessons/")
+        page.goto(f"{address}lessons/", wait_until="networkidle")  # the theme has read the list of pages
         page.evaluate("window.sameDocument = true")
         yield page
         assert not wrong
