@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sovereign_agent import automation
 from sovereign_agent.automation import (
     AutomationResult,
     Condition,
@@ -35,6 +37,7 @@ from sovereign_agent.automation import (
     run_due,
     update,
 )
+from sovereign_agent.clock import to_text
 from sovereign_agent.errors import Refusal
 from sovereign_agent.ids import SeededIds
 from sovereign_agent.ledger import Ledger
@@ -1050,6 +1053,70 @@ def test_all_due_finds_what_a_wrong_clock_pushed_away(ledger: Ledger) -> None:
     assert [result.status for result in run_all_due(ledger, handlers, now=at(30))] == [Status.NOT_DUE]
     assert [result.status for result in run_all_due(ledger, handlers, now=at(60))] == [Status.SUCCEEDED]
     assert run_all_due(ledger, handlers, now=at(61)) == ()
+
+
+def considered(ledger: Ledger, now: datetime) -> list[str]:
+    """Ask `enter`, the plain definition, about every enabled row, the longest due first."""
+    found = []
+    with ledger.read() as tx:
+        for row in tx.all("SELECT * FROM automations WHERE enabled = 1 ORDER BY next_run_at, automation_id"):
+            one, run = automation._automation(row), automation._open_run(tx, row["automation_id"])
+            entry = automation.enter(one, run, now, actor=ledger.actor, skew=ledger.max_clock_skew)
+            if entry.answer is not Status.NOT_DUE or entry.writes:
+                found.append(one.automation_id)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_due_considers_what_the_plain_definition_considers(ledger: Ledger, seed: int) -> None:
+    """Due times, floors and leases around every border, runs open or over, rows switched off."""
+    source = random.Random(seed)
+    skew = ledger.max_clock_skew.total_seconds()
+    for number in range(60):
+        interval, name = source.choice((60, 86_400)), f"w{number}"
+        watch(ledger, name, interval_seconds=interval, retry_seconds=source.choice((None, 7200)))
+        near = [offset + tick for offset in (0, interval, interval + skew, 7200 + skew) for tick in (-1e-6, 0, 1e-6, 3)]
+        due = at(source.choice([*near, -1e6, 1e6]))
+        with ledger.write() as tx:
+            tx.run(
+                """
+                UPDATE automations SET next_run_at = :due, cursor_at = :cursor, floor_at = :floor
+                WHERE automation_id = :id
+                """,
+                due=to_text(due),
+                cursor=to_text(source.choice((due, T0, at(60)))),
+                floor=to_text(source.choice((T0, due, at(-1e7)))),
+                id=name,
+            )
+            if source.random() < 0.4:
+                tx.run(
+                    """
+                    INSERT INTO automation_runs (run_id, automation_id, slot_at, slot_seq, message, status, version,
+                                                 holder, claimed_at, lease_expires_at)
+                    VALUES (:id, :id, :due, 1, 'm', :status, 1, :holder, :due, :expires)
+                    """,
+                    id=name,
+                    due=to_text(due),
+                    status=source.choice(("RUNNING", "FAILED", "SUCCEEDED")),
+                    holder=source.choice((ledger.actor, "another")),
+                    expires=to_text(at(source.choice((-1, 0, skew, 120, 1e6)))),
+                )
+        if source.random() < 0.1:
+            disable(ledger, name, now=T0)
+    expected = considered(ledger, T0)
+    assert 10 < len(expected) < 50, "some are considered, some are not"
+    assert [result.automation_id for result in run_all_due(ledger, {}, now=T0)] == expected
+
+
+def test_all_due_reads_no_row_that_waits(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among many watchers, the cost is that of the due ones."""
+    for number in range(50):
+        watch(ledger, f"w{number}", first_run_at=at(0 if number == 7 else 30 if number % 2 else DAY * 365))
+    read: list[str] = []
+    plain = automation._automation
+    monkeypatch.setattr(automation, "_automation", lambda row: read.append(row["automation_id"]) or plain(row))
+    assert [result.status for result in run_all_due(ledger, {"notify": Handler(quiet(), fails)}, now=T0)] == ["NO_FIRE"]
+    assert set(read) == {"w7"}
 
 
 def test_a_handler_must_be_one(ledger: Ledger) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sovereign_agent import tool_index
 from sovereign_agent.errors import Category, Refusal
 from sovereign_agent.isolation import IsolationPolicy
 from sovereign_agent.ledger import Ledger
@@ -197,6 +198,30 @@ def test_discovery_equals_its_definition(tools: list[Tool], query: str) -> None:
     found = catalog.discover(query, limit=10)
     assert names(found) == [name for *_, name in sorted(scored)][:10]
     assert (found.total_matches, found.truncated) == (len(scored), len(scored) > 10)
+
+
+@st.composite
+def terms_of(draw: st.DrawFn) -> tuple[list[tuple[float, dict[int, float]]], int]:
+    """Rare and common words over many positions, with so few values that many scores are equal."""
+    size = draw(st.integers(0, 4) | st.integers(32, 70))
+    positions = st.integers(0, max(0, size - 1))
+    some = st.dictionaries(positions, st.sampled_from([0.1, 0.25, 0.7, 1.0]), max_size=3 if size else 0)
+    most = st.sampled_from([0.1, 0.25]).map(lambda strength: dict.fromkeys(range(size), strength))
+    mixed = st.tuples(most, some).map(lambda both: {**both[0], **both[1]} if both[1] else both[0])
+    weights = st.sampled_from([0.1, 0.3, 1.0, 4.5])
+    return draw(st.lists(st.tuples(weights, some | mixed), max_size=5)), size
+
+
+@given(terms_of(), st.integers(1, 3))
+@example(([(1.0, {31: 1.0}), (1.0, dict.fromkeys(range(31), 1.0))], 32), 1)  # equal to the bound, and the earlier wins
+@example(([(0.3, dict.fromkeys(range(31), 1.0)), (1.0, {31: 0.5}), (0.3, dict.fromkeys(range(31), 1.0))], 32), 1)
+def test_the_search_equals_the_plain_sums(made: tuple[list[tuple[float, dict[int, float]]], int], most: int) -> None:
+    """The same positions in the same order, ties included, whether or not the rare words decided."""
+    terms, size = made
+    scores = {position: tool_index.score(terms, position) for position in range(size)}
+    found = sorted((position for position in scores if scores[position]), key=lambda at: (-scores[at], at))
+    assert tool_index.highest(terms, size, most) == found[:most]
+    assert tool_index.matches(terms, size) == len(found)
 
 
 def test_a_catalogue_reads_its_tools_once_and_not_at_each_search(monkeypatch: pytest.MonkeyPatch) -> None:

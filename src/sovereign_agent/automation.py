@@ -40,6 +40,22 @@ from .schedule import (
 
 _COMMIT_TRIES = 3
 _LEASE_OVER = "its lease is over"
+# Every automation of which `enter` may say anything but "not due": due, further ahead than its interval (give or take a
+# second, for the rounding of julianday), or with an open run. Each part is answered by an index of its own.
+_WORTH_A_LOOK = """
+    SELECT   *
+    FROM     automations
+    WHERE    enabled = 1 AND automation_id IN (
+                 SELECT automation_id FROM automations WHERE enabled = 1 AND next_run_at <= :now
+                 UNION
+                 SELECT automation_id FROM automations
+                 WHERE  enabled = 1 AND floor_at < next_run_at
+                        AND julianday(next_run_at) * 86400 - interval_seconds > julianday(:now) * 86400 + :skew - 1
+                 UNION
+                 SELECT automation_id FROM automation_runs WHERE status IN ('RUNNING', 'FAILED')
+             )
+    ORDER BY next_run_at, automation_id
+    """
 _held: ContextVar[Mapping[str, int]] = ContextVar("held", default={})  # noqa: B039 - never changed in place
 """Attempts whose payload runs in this context, by run id: a payload knows its run id only, but is fenced by attempt."""
 
@@ -638,7 +654,7 @@ def run_all_due(
     at = ledger.now(now)
     waiting: list[str] = []
     with ledger.read() as tx:
-        for row in tx.all("SELECT * FROM automations WHERE enabled = 1 ORDER BY next_run_at, automation_id"):
+        for row in tx.all(_WORTH_A_LOOK, now=to_text(at), skew=ledger.max_clock_skew.total_seconds()):
             entry = enter(
                 _automation(row),
                 _open_run(tx, row["automation_id"]),

@@ -8,12 +8,12 @@ executor must demand the receipt. A receipt is a fact, not a secret: code in the
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from . import tool_index
 from .errors import Category, Refusal, shorten, shown
 from .isolation import IsolationPolicy
 from .ledger import Ledger, record_refusal
@@ -163,12 +163,13 @@ class ToolCatalog:
             if other is not tool or canonical_name(tool.name) in self._tools:
                 raise ValueError(f"two tools share a name: {shorten(other.name)} and {shorten(tool.name)}")
             self._tools[canonical_name(tool.name)] = tool
-        self._by_word: dict[str, dict[str, float]] = {}
-        self._by_sequence: dict[tuple[str, ...], set[str]] = {}
-        for tool in self._tools.values():
-            self._by_sequence.setdefault(words(tool.name), set()).add(tool.name)
+        self._by_name = sorted(self._tools.values(), key=lambda tool: tool.name)  # a position in it stands for a tool
+        self._by_word: dict[str, dict[int, float]] = {}
+        self._by_sequence: dict[tuple[str, ...], list[int]] = {}
+        for position, tool in enumerate(self._by_name):
+            self._by_sequence.setdefault(words(tool.name), []).append(position)
             for word, strength in strengths(tool).items():
-                self._by_word.setdefault(word, {})[tool.name] = strength
+                self._by_word.setdefault(word, {})[position] = strength
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -198,29 +199,29 @@ class ToolCatalog:
         if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:  # True is no number
             raise ValueError(f"limit must be a whole number from 1 to {MAX_LIMIT}: {shown(limit)}")
         sequence = words(query)
-        scores: dict[str, float] = {}
+        terms = []
         for word in dict.fromkeys(sequence):
             having = self._having(word)
-            weight = rarity(len(self._tools), len(having))
-            for name, strength in having.items():
-                scores[name] = scores.get(name, 0.0) + weight * strength
-        exact = self._by_sequence.get(sequence, set()) if sequence else set()
-        best = heapq.nsmallest(limit, scores, key=lambda name: (name not in exact, -scores[name], name))
+            terms.append((rarity(len(self._by_name), len(having)), having))
+        matches = tool_index.matches(terms, len(self._by_name))
+        exact = self._by_sequence.get(sequence, []) if sequence else []
+        candidates = {*exact, *tool_index.highest(terms, len(self._by_name), limit)}
+        best = sorted(candidates, key=lambda at: (at not in exact, -tool_index.score(terms, at), at))[:limit]
         return Discovery(
-            tools=tuple(self._tools[canonical_name(name)] for name in best),
-            total_matches=len(scores),
-            truncated=len(scores) > limit,
+            tools=tuple(self._by_name[position] for position in best),
+            total_matches=matches,
+            truncated=matches > limit,
         )
 
-    def _having(self, word: str) -> Mapping[str, float]:
+    def _having(self, word: str) -> Mapping[int, float]:
         """Return the tools that have a word or another form of it, with the word's strength there."""
         same, *others = (self._by_word.get(form, {}) for form in forms(word))
         if not any(others):
             return same
         merged = dict(same)
         for other in others:
-            for name, strength in other.items():
-                merged[name] = max(merged.get(name, 0.0), _PLURAL * strength)
+            for position, strength in other.items():
+                merged[position] = max(merged.get(position, 0.0), _PLURAL * strength)
         return merged
 
     def authorize(self, tool: Tool | str, policy: IsolationPolicy, *, ledger: Ledger | None = None) -> AuthorizedTool:
