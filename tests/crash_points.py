@@ -1,8 +1,8 @@
 """Crash points: what a ledger holds after a real process was killed between any two statements of one operation.
 
-`crash_everywhere` forks a child for each statement that an operation begins, those of triggers, BEGIN and COMMIT included,
-kills it there with SIGKILL, and compares every row of every table with what the operation commits when nobody kills
-it. It promises nothing about a kill in the middle of one statement, nor about a loss of power.
+`crash_everywhere` forks a child for each statement that an operation begins, those of triggers, BEGIN and COMMIT
+included, kills it there with SIGKILL, and compares every row of every table with what the operation commits when
+nobody kills it. It promises nothing about a kill in the middle of one statement, nor about a loss of power.
 """
 
 from __future__ import annotations
@@ -527,7 +527,8 @@ def whole(folder: Path, operation: Operation) -> tuple[list[Dump], int]:
     """Run the operation to its end.
 
     Returns:
-        What the ledger holds before it, after each commit that changes something, and after it; and how many statements it has.
+        What the ledger holds before it, after each commit that changes something, and after it; and how many
+        statements it has.
     """
     root = folder / "now"
     shutil.copytree(folder / "before", root)

@@ -18,7 +18,19 @@ from sovereign_agent.errors import Category, Refusal
 from sovereign_agent.ledger import FILE, FOLDER, Ledger
 from sovereign_agent.simulated_checker import Checker
 
-from .crash_points import OPERATIONS, Between, Dump, Operation, crash_everywhere, done, dump, history, open_at, sound, talk
+from .crash_points import (
+    OPERATIONS,
+    Between,
+    Dump,
+    Operation,
+    crash_everywhere,
+    done,
+    dump,
+    history,
+    open_at,
+    sound,
+    talk,
+)
 
 MODULES = (archive, automation, context, coordination, delivery, heartbeat, memory, pulse, trace)
 READS = {
