@@ -1,7 +1,8 @@
 """Mutants: change the six mechanism modules in small ways, one at a time, and see whether their tests notice.
 
 `uv run --no-sync --with mutmut==3.8.1 python .ci/mutants.py FOLDER --per-module N` copies this commit to FOLDER, draws
-N mutants of each module with a fixed seed and runs them; `--write` reads FOLDER again and writes the record. The tool makes no mutants of decorated functions, nor of anything outside functions.
+N mutants of each module with a fixed seed and runs them; `--write` reads FOLDER again and writes the record. The
+tool makes no mutants of decorated functions, nor of anything outside functions.
 """
 
 from __future__ import annotations
