@@ -7,6 +7,7 @@ nobody kills it. It promises nothing about a kill in the middle of one statement
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import signal
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,10 @@ T0 = datetime(2026, 1, 5, 8, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 Dump = dict[str, list[tuple[object, ...]]]
 """Every row of every table."""
+Files = tuple[tuple[str, bytes], ...]
+"""Names below a directory, and contents."""
+MEMORY = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
+"""Where ledgers stand that are killed and torn: the harness speaks of processes, and needs no disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,19 +484,34 @@ def open_at(root: Path, **options: Any) -> Ledger:
     return ledger
 
 
-def dump(database: Path) -> Dump:
-    """Return every row of every table; the file is a ledger that nobody has open for writing."""
-    with closing(CONNECT(database)) as reader:
-        reader.execute("PRAGMA query_only = ON")
-        tables = reader.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
-        return {name: reader.execute(f"SELECT * FROM {name}").fetchall() for (name,) in tables}
+def dump(database: Path | sqlite3.Connection) -> Dump:
+    """Return every row of every table of a ledger, read through one of its connections or a new one."""
+    if isinstance(database, Path):
+        with closing(CONNECT(database)) as reader:
+            return dump(reader)
+    tables = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
+    return {name: [tuple(row) for row in database.execute(f"SELECT * FROM {name}")] for (name,) in tables}
 
 
-def sound(database: Path) -> bool:
+def sound(reader: sqlite3.Connection) -> bool:
     """Tell whether SQLite finds its file whole, and every reference leading somewhere."""
-    with closing(CONNECT(database)) as reader:
-        found = reader.execute("PRAGMA integrity_check").fetchall()
-        return found == [("ok",)] and not reader.execute("PRAGMA foreign_key_check").fetchall()
+    found = reader.execute("PRAGMA integrity_check").fetchall()
+    return [tuple(row) for row in found] == [("ok",)] and not reader.execute("PRAGMA foreign_key_check").fetchall()
+
+
+def lay(root: Path, files: Files) -> Path:
+    """Make a directory of these files alone."""
+    shutil.rmtree(root, ignore_errors=True)
+    for name, content in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+def files_of(root: Path) -> Files:
+    """Return what a directory holds, without the index of a log: SQLite makes that anew from the log."""
+    found = sorted(path for path in root.rglob("*") if path.is_file() and path.suffix != ".db-shm")
+    return tuple((str(path.relative_to(root)), path.read_bytes()) for path in found)
 
 
 def kill_at(point: int, root: Path, operation: Operation) -> int:
@@ -502,6 +522,7 @@ def kill_at(point: int, root: Path, operation: Operation) -> int:
     """
     child = os.fork()
     if child == 0:
+        gc.disable()  # a collection would touch, and so copy, each page that the child shares with its parent
         try:
             run_counted(root, operation, point)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -523,15 +544,13 @@ def run_counted(root: Path, operation: Operation, last: int = -1) -> Ledger:
     return ledger
 
 
-def whole(folder: Path, operation: Operation) -> tuple[list[Dump], int]:
+def whole(root: Path, operation: Operation) -> tuple[list[Dump], int]:
     """Run the operation to its end.
 
     Returns:
         What the ledger holds before it, after each commit that changes something, and after it; and how many
         statements it has.
     """
-    root = folder / "now"
-    shutil.copytree(folder / "before", root)
     states = [dump(root / FOLDER / FILE)]
 
     def note() -> None:
@@ -547,22 +566,36 @@ def whole(folder: Path, operation: Operation) -> tuple[list[Dump], int]:
     statements = Counting.begun
     ledger.close()
     note()
-    shutil.rmtree(root)
     return states, statements
 
 
-def holds(root: Path, between: Between) -> bool:
+def holds(reader: sqlite3.Connection, between: Between) -> bool:
     """Ask the state its question."""
-    with closing(CONNECT(root / FOLDER / FILE)) as reader:
-        row = reader.execute(between.holds).fetchone()
-        return row is not None and bool(row[0])
+    row = reader.execute(between.holds).fetchone()
+    return row is not None and bool(row[0])
 
 
-def crash_everywhere(folder: Path, operation: Operation) -> Crashes:
+def state_left(root: Path, operation: Operation, states: list[Dump], where: str) -> int:
+    """Open what a killed child left, check it, and return the number of its state."""
+    with open_at(root) as ledger:
+        reader = ledger._live()
+        now = dump(reader)
+        assert now in states, f"{where}: the ledger is between two states"
+        number = states.index(now)
+        answers = [holds(reader, between) for between in operation.between]
+        assert answers == [index == number for index in range(1, len(states) - 1)], f"{where}: {operation.between}"
+        assert sound(reader), f"{where}: the file is damaged"
+        heartbeat.beat(ledger, "afterwards")
+    return number
+
+
+def crash_everywhere(operation: Operation) -> Crashes:
     """Kill a child at each statement of the operation, and compare what it leaves.
 
+    Every child begins from the same bytes, a log among them. Children that leave the same bytes, as all do that are
+    killed before a commit, left the same ledger: it is opened and checked once.
+
     Parameters:
-        folder: An empty directory.
         operation: What to run.
 
     Returns:
@@ -572,50 +605,31 @@ def crash_everywhere(folder: Path, operation: Operation) -> Crashes:
         AssertionError: A ledger held something that is neither the state before, nor one that is committed on the way
             and has a name, nor the state after; or it was damaged, or could not be written any more.
     """
-    before = folder / "before"
-    with open_at(before) as ledger:
-        operation.prepare(ledger)
-    states, statements = whole(folder, operation)
-    assert len(states) == len(operation.between) + 2, f"{operation.name}: {len(states)} states are committed"
-    left = [0] * len(states)
-    reached = 0
-    root = folder / "now"  # the same path each time, since an archive's path stands in the ledger
-    for point in range(statements + 1):
-        where = f"{operation.name}, killed at statement {point} of {statements}"
-        shutil.copytree(before, root)
-        status = kill_at(point, root, operation)
-        assert status == signal.SIGKILL, f"{where}: the child ended with {status}"
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        root = Path(folder) / "root"  # the same path each time, since an archive's path stands in the ledger
         with open_at(root) as ledger:
-            now = dump(ledger.path)
-            assert now in states, f"{where}: the ledger is between two states"
-            number = states.index(now)
+            operation.prepare(ledger)
+            before = files_of(root)
+        states, statements = whole(lay(root, before), operation)
+        assert len(states) == len(operation.between) + 2, f"{operation.name}: {len(states)} states are committed"
+        left = [0] * len(states)
+        reached = 0
+        known: dict[Files, int] = {}
+        for point in range(statements + 1):
+            where = f"{operation.name}, killed at statement {point} of {statements}"
+            status = kill_at(point, lay(root, before), operation)
+            assert status == signal.SIGKILL, f"{where}: the child ended with {status}"
+            files = files_of(root)
+            if files not in known:
+                known[files] = state_left(root, operation, states, where)
+            number = known[files]
             assert number >= reached, f"{where}: less is there than after a kill at an earlier statement"
-            answers = [holds(root, between) for between in operation.between]
-            assert answers == [index == number for index in range(1, len(states) - 1)], f"{where}: {operation.between}"
-            assert sound(ledger.path), f"{where}: the file is damaged"
-            heartbeat.beat(ledger, "afterwards")
-        shutil.rmtree(root)
-        left[number] += 1
-        reached = number
+            left[number] += 1
+            reached = number
     assert reached == len(states) - 1, f"{operation.name}: done, and not all of it is there"
     return Crashes(operation.name, statements + 1, tuple(left))
 
 
-def crash_all(operations: Iterable[Operation] = OPERATIONS) -> list[Crashes]:
-    """Crash every operation, each in a folder of its own."""
-    found = []
-    for operation in operations:
-        with tempfile.TemporaryDirectory() as folder:
-            found.append(crash_everywhere(Path(folder), operation))
-    return found
-
-
 if __name__ == "__main__":
-    print(
-        json.dumps(
-            [
-                [one.name, one.points, one.states]
-                for one in crash_all(o for o in OPERATIONS if not sys.argv[1:] or o.name in sys.argv[1:])
-            ]
-        )
-    )
+    wanted = [operation for operation in OPERATIONS if operation.name in sys.argv[1:] or not sys.argv[1:]]
+    print(json.dumps([[found.name, found.points, found.states] for found in map(crash_everywhere, wanted)]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
 import struct
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from sovereign_agent.ledger import FILE, FOLDER, Ledger
 from sovereign_agent.simulated_checker import Checker
 
 from .crash_points import (
+    MEMORY,
     OPERATIONS,
     Between,
     Dump,
@@ -27,6 +28,7 @@ from .crash_points import (
     done,
     dump,
     history,
+    lay,
     open_at,
     sound,
     talk,
@@ -39,6 +41,14 @@ READS = {
 }
 """Public functions on a ledger that write nothing."""
 
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A directory that needs no disk."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder)
+
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
@@ -48,9 +58,9 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @needs_fork
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_a_kill_at_any_statement_leaves_the_state_before_or_after_or_one_that_has_a_name(
-    operation: Operation, tmp_path: Path
+    operation: Operation,
 ) -> None:
-    found = crash_everywhere(tmp_path, operation)
+    found = crash_everywhere(operation)
     assert found.points >= 5
     assert min(found.states) > 0, "every state is left by some kill"
 
@@ -71,14 +81,14 @@ def apart(ledger: Ledger) -> None:
 
 
 @needs_fork
-def test_two_writes_where_one_is_promised_are_noticed(tmp_path: Path) -> None:
+def test_two_writes_where_one_is_promised_are_noticed() -> None:
     with pytest.raises(AssertionError, match="3 states are committed"):
-        crash_everywhere(tmp_path / "a", Operation("apart", apart))
+        crash_everywhere(Operation("apart", apart))
     named = Operation("apart", apart, between=(Between("one", "SELECT count(*) = 1 FROM heartbeats"),))
-    assert crash_everywhere(tmp_path / "b", named).states[1] > 0
+    assert crash_everywhere(named).states[1] > 0
     wrong = replace(named, between=(Between("one", "SELECT count(*) = 2 FROM heartbeats"),))
     with pytest.raises(AssertionError, match="killed at statement"):
-        crash_everywhere(tmp_path / "c", wrong)
+        crash_everywhere(wrong)
 
 
 # The loss of power: what stands in the files
@@ -113,15 +123,11 @@ def lived(folder: Path) -> tuple[bytes, bytes, bytes, list[Dump]]:
 
 def reopened(root: Path, database: bytes, wal: bytes, shm: bytes | None) -> Dump:
     """Lay the files, open the ledger, check all that must hold, and return what it holds."""
-    shutil.rmtree(root, ignore_errors=True)
-    (root / FOLDER).mkdir(parents=True)
-    (root / FOLDER / FILE).write_bytes(database)
-    (root / FOLDER / f"{FILE}-wal").write_bytes(wal)
-    if shm is not None:
-        (root / FOLDER / f"{FILE}-shm").write_bytes(shm)
+    files = {"": database, "-wal": wal, "-shm": shm}
+    lay(root, tuple((f"{FOLDER}/{FILE}{end}", content) for end, content in files.items() if content is not None))
     with open_at(root) as ledger:
-        held = dump(ledger.path)
-        assert sound(ledger.path)
+        held = dump(ledger._live())
+        assert sound(ledger._live())
         checker = Checker(root)
         checker.after_step()
         checker.check_all()
@@ -131,9 +137,9 @@ def reopened(root: Path, database: bytes, wal: bytes, shm: bytes | None) -> Dump
     return held
 
 
-def test_a_log_that_lost_its_end_or_a_bit_gives_a_committed_prefix(tmp_path: Path) -> None:
+def test_a_log_that_lost_its_end_or_a_bit_gives_a_committed_prefix(in_memory: Path) -> None:
     """Cut at every frame, within every frame, and with a bit of every frame turned over; with and without its index."""
-    database, wal, shm, states = lived(tmp_path / "live")
+    database, wal, shm, states = lived(in_memory / "live")
     starts = frames(wal)
     assert len(starts) > 20
     cuts = sorted([0, 1, 31, *starts, *(start + part for start in starts[:-1] for part in (1, 23, 24, 2000))])
@@ -145,7 +151,7 @@ def test_a_log_that_lost_its_end_or_a_bit_gives_a_committed_prefix(tmp_path: Pat
             logs.append(bytes(broken))
     reached = set()
     for number, log in enumerate(logs):
-        held = reopened(tmp_path / "after", database, log, None)
+        held = reopened(in_memory / "after", database, log, None)
         assert held in states, f"log {number} gives a state that nobody committed"
         reached.add(states.index(held))
         if number < len(cuts):
@@ -153,7 +159,7 @@ def test_a_log_that_lost_its_end_or_a_bit_gives_a_committed_prefix(tmp_path: Pat
     assert reached == set(range(len(states))), "each commit is the last one of some log"
     assert len(logs) > 200
     for index in (shm, bytes(len(shm))):
-        assert reopened(tmp_path / "after", database, wal, index) == states[-1]
+        assert reopened(in_memory / "after", database, wal, index) == states[-1]
 
 
 # A disk that fails: a clear refusal, and nothing made worse
@@ -179,21 +185,19 @@ def write_one(root: Path) -> None:
         heartbeat.beat(ledger, "source")
 
 
-def test_a_damaged_page_is_refused_and_the_refusal_changes_no_byte(tmp_path: Path) -> None:
+def test_a_damaged_page_is_refused_and_the_refusal_changes_no_byte(in_memory: Path) -> None:
     """Each page of the file in turn is overwritten. Where nothing is refused, no page that was read was damaged."""
-    write_one(tmp_path / "good")
-    with open_at(tmp_path / "good") as ledger:
+    write_one(in_memory / "good")
+    with open_at(in_memory / "good") as ledger:
         history(ledger)
-    good = (tmp_path / "good" / FOLDER / FILE).read_bytes()
+    good = (in_memory / "good" / FOLDER / FILE).read_bytes()
     size = struct.unpack(">H", good[16:18])[0]
-    root = tmp_path / "bad"
+    root = in_memory / "bad"
     database = root / FOLDER / FILE
     refused = 0
     for page in range(len(good) // size):
-        shutil.rmtree(root, ignore_errors=True)
-        database.parent.mkdir(parents=True)
         broken = good[: page * size] + b"\xa5" * size + good[(page + 1) * size :]
-        database.write_bytes(broken)
+        lay(root, ((f"{FOLDER}/{FILE}", broken),))
         refusal = refusal_of(lambda: read_all(root))
         refused += refusal is not None
         assert refusal is None or refusal.category is Category.LEDGER
