@@ -70,8 +70,9 @@ def as_nobody() -> Callable[..., subprocess.CompletedProcess[str]]:
 @pytest.fixture
 def open_to_all(tmp_path: Path) -> Path:
     """The test's directory, which every user may enter."""
-    for folder in (*tmp_path.parents[:2], tmp_path):
-        folder.chmod(0o755)
+    for folder in (*tmp_path.parents, tmp_path):
+        if folder == tmp_path or folder.name.startswith(("pytest-", "popen-")):  # of pytest, and of each of its workers
+            folder.chmod(0o755)
     return tmp_path
 
 

@@ -295,7 +295,7 @@ def run_mutations(
     folders: Sequence[str] = ("src", "tests"),
     search_paths: Sequence[str] = ("src",),
     workers: int = 2,
-    timeout_seconds: float = 20.0,
+    timeout_seconds: float = 60.0,
     pytest_args: Sequence[str] = (),
     fork: bool = True,
     warm: Sequence[str] | None = None,
