@@ -269,6 +269,7 @@ class Runner:
         self._process: subprocess.Popen[bytes] | None = None
         self._requests = self._responses = -1
         self._page: _Page | None = None
+        self._apart: Runner | None = None
         self._rules = optional_rules(settings)
         self.fork = hasattr(os, "fork") and os.environ.get("BOOKPROOF_FORK", "on") != "off"
 
@@ -296,10 +297,14 @@ class Runner:
         """End the worker."""
         self.close_page()
         self._stop()
+        if self._apart is not None:
+            self._apart.close()
 
     def kill(self) -> None:
         """Stop what runs, from another thread: the block that is being waited for ends as one that was killed."""
         page, process = self._page, self._process
+        if self._apart is not None:
+            self._apart.kill()
         if page is not None:
             _kill_group(page.pid)
         if process is not None:
@@ -307,10 +312,10 @@ class Runner:
 
     def run(self, example: Example) -> Outcome:
         """Run one block of the open page and judge it; a pass may be remembered from an earlier build."""
-        page = self._page
-        if page is None:
-            raise RuntimeError("no page is open")
+        page = self._opened()
         if example.options.workdir == "root":
+            if not example.options.session:
+                return self._run_apart(page, example)
             page.chain = digest(page.chain, self._passes.salt)  # it may read what no key covers
         block = block_parts(example)
         page.chain, page.text = digest(page.chain, *block), digest(page.text, *block)
@@ -333,6 +338,28 @@ class Runner:
         else:
             page.chain = digest(page.chain, "failed", os.urandom(8).hex())  # what follows a failure is not remembered
         return outcome
+
+    def _run_apart(self, page: _Page, example: Example) -> Outcome:
+        """Run a block that reads the checkout and shares no variables in a process of its own.
+
+        It depends on nothing of its page, and nothing of its page on it: only this block is run in each build.
+        """
+        key = digest(page.name, self._passes.salt, *block_parts(example))
+        if found := self._passes.outcomes.get(key):
+            return found
+        if self._apart is None:
+            self._apart = Runner(self._settings)
+        self._apart.open_page(page.name)
+        outcome = self._apart._run(self._apart._opened(), example)  # noqa: SLF001 (its own kind)
+        self._apart.close_page()
+        if not outcome.failure:
+            self._passes.outcomes[key] = outcome
+        return outcome
+
+    def _opened(self) -> _Page:
+        if self._page is None:
+            raise RuntimeError("no page is open")
+        return self._page
 
     def _known(self, chain: str) -> Outcome | None:
         if chain not in self._passes.outcomes and (found := self._cache.get(chain)):

@@ -379,6 +379,21 @@ def test_a_block_that_reads_the_repository_runs_in_every_build(site: TinySite) -
         assert f"note {note}" in text_of(site.build().html())
 
 
+def test_a_block_that_reads_the_repository_alone_shares_nothing_with_its_page(site: TinySite) -> None:
+    """Neither sees what the other changed; the page's other blocks stay remembered."""
+    counted = site.root.parent / f"{site.root.name}.counted"
+    mark = 'import json\nprint(hasattr(json, "mark"))\njson.mark = 1\n'
+    others = f'```python exec="on"\nopen({str(counted)!r}, "a").write("x")\n{mark}```\n\n'
+    alone = f'```python exec="on" workdir="root"\nprint(open("note.txt").read())\n{mark}```\n\n'
+    site.options = 'outputs: ""\ncache: .bookproof'
+    site.write("docs/index.md", f"# Home\n\n{others}{alone}{alone}{others}")
+    for note in ("one", "two"):
+        site.write("note.txt", note)
+        seen = [word for word in text_of(site.build().html()).split() if word in {"True", "False", note}]
+        assert seen == ["False", note, "False", note, "False", "True"]
+    assert counted.read_text() == "xx"
+
+
 def test_a_remembered_page_is_as_if_rendered(site: TinySite) -> None:
     """A link to a page that has moved, an output that was accepted, a reworded sentence: each is seen at once."""
     site.options = "cache: .bookproof"
