@@ -178,6 +178,13 @@ def history(ledger: Ledger) -> None:
     heartbeat.beat(ledger, "later", now=T0 + timedelta(days=1))
 
 
+def record(ledger: Ledger) -> Refusal:
+    """Record a refusal that no ledger raised, and return it."""
+    refusal = Refusal("tools", "t", "why", "remedy")
+    record_refusal(ledger, refusal)
+    return refusal
+
+
 def write_fenced(ledger: Ledger) -> None:
     """Let two mechanisms write under one claim."""
     with coordination.fenced(ledger, HELD):
@@ -195,13 +202,13 @@ def write_several(ledger: Ledger) -> None:
 
 
 def refused(call: Callable[[Ledger], object]) -> Callable[[Ledger], object]:
-    """Expect a refusal, whose evidence is what the operation writes."""
+    """Expect a refusal, whose evidence is what the operation writes, and return it."""
 
-    def run(ledger: Ledger) -> None:
+    def run(ledger: Ledger) -> Refusal:
         try:
             call(ledger)
-        except Refusal:
-            return
+        except Refusal as refusal:
+            return refusal
         raise AssertionError("nothing was refused")
 
     return run
@@ -242,7 +249,7 @@ FIRST_SIGNAL_CLAIMED = Between(
 )
 OPERATIONS = (
     Operation("Ledger.write", write_several),
-    Operation("record_refusal", lambda ledger: record_refusal(ledger, Refusal("tools", "t", "why", "remedy"))),
+    Operation("record_refusal", record),
     Operation("create_automation", watch),
     Operation(
         "update",

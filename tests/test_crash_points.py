@@ -8,6 +8,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from .crash_points import (
     sound,
     talk,
 )
+from .full_disks import fill_up, small_disk
 
 MODULES = (archive, automation, context, coordination, delivery, heartbeat, memory, pulse, trace)
 READS = {
@@ -235,3 +237,31 @@ def test_a_permission_that_is_lost_is_refused_and_changes_nothing(
     database.parent.chmod(0o700)
     assert said.stdout.startswith("ledger Ledger access refused"), said
     assert database.read_bytes() == before
+
+
+@needs_fork
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+@pytest.mark.parametrize(
+    "way", ["log", pytest.param("pages", marks=pytest.mark.soak), pytest.param("space", marks=pytest.mark.soak)]
+)
+def test_a_full_disk_is_refused_or_the_work_is_done_and_the_connection_writes_again(
+    way: str, operation: Operation, in_memory: Path
+) -> None:
+    """Room for no page, one, two, until there is enough; the last one is torn where the log is what may not grow."""
+    if way != "space":
+        assert fill_up(operation, way, in_memory).cases >= 1
+        return
+    with small_disk() as disk:
+        if disk is None:
+            pytest.skip("no file system can be mounted here")
+        assert fill_up(operation, way, disk).refused >= 1
+
+
+@needs_fork
+def test_work_that_a_full_disk_swallowed_is_noticed(in_memory: Path) -> None:
+    def swallows(ledger: Ledger) -> None:
+        with suppress(Refusal):
+            heartbeat.beat(ledger, "source")
+
+    with pytest.raises(AssertionError, match="done, and not there"):
+        fill_up(Operation("swallows", swallows), "log", in_memory)

@@ -625,6 +625,8 @@ def _explain(error: sqlite3.Error) -> tuple[str, str]:
         return f"{text}", "choose a place that this user may write, or open it with read_only"
     if name.startswith("SQLITE_FULL"):
         return f"{text}", "free some space; nothing of this transaction was kept"
+    if name.startswith("SQLITE_IOERR"):
+        return f"{text}", "look at the disk and free some space, and then whether this transaction was kept"
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return f"{text}", "choose another directory, or restore a backup; nothing was changed"
     if name.startswith("SQLITE_CONSTRAINT"):
