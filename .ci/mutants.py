@@ -43,7 +43,7 @@ TESTS = {
     "tools": ("tests/test_tools.py",),
     "memory": ("tests/test_memory.py", "tests/test_memory_properties.py"),
 }
-SHARED = (PROOFS, "tests/test_hostile.py")
+SHARED = (PROOFS,)
 SETTINGS = f"""
 [tool.mutmut]
 source_paths = ["src"]

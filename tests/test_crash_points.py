@@ -7,8 +7,8 @@ import os
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,20 +241,18 @@ def test_a_permission_that_is_lost_is_refused_and_changes_nothing(
 
 @needs_fork
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-@pytest.mark.parametrize(
-    "way", ["log", pytest.param("pages", marks=pytest.mark.soak), pytest.param("space", marks=pytest.mark.soak)]
-)
+@pytest.mark.parametrize("way", ["log", pytest.param("space", marks=pytest.mark.soak)])
 def test_a_full_disk_is_refused_or_the_work_is_done_and_the_connection_writes_again(
     way: str, operation: Operation, in_memory: Path
 ) -> None:
     """Room for no page, one, two, until there is enough; the last one is torn where the log is what may not grow."""
     if way != "space":
-        assert fill_up(operation, way, in_memory).cases >= 1
+        assert fill_up(operation, way, in_memory).cases > 1
         return
     with small_disk() as disk:
         if disk is None:
             pytest.skip("no file system can be mounted here")
-        assert fill_up(operation, way, disk).refused >= 1
+        assert fill_up(operation, way, disk).cases > 1
 
 
 @needs_fork

@@ -6,12 +6,15 @@ argument is a ValueError or TypeError that names it.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
 import os
+import pkgutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, chdir, closing, suppress
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -23,23 +26,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import sovereign_agent
 from sovereign_agent import (
     archive,
     automation,
+    clock,
     context,
     coordination,
     delivery,
+    fence,
     heartbeat,
     mechanisms,
     memory,
     pulse,
+    schedule,
     trace,
 )
+from sovereign_agent import ledger as ledger_module
 from sovereign_agent.errors import Category, Refusal, shorten, shown
 from sovereign_agent.ids import SeededIds
+from sovereign_agent.invariants import Invariant
 from sovereign_agent.isolation import IsolationPolicy
 from sovereign_agent.ledger import Ledger, record_refusal
 from sovereign_agent.sandbox import Sandbox
+from sovereign_agent.simulated_checker import Checker
 from sovereign_agent.tools import Tool, ToolCatalog
 
 T0 = datetime(2026, 1, 5, 8, tzinfo=UTC)
@@ -129,6 +139,12 @@ def fill_with_rows(ledger: Ledger) -> None:
     context.append_message(ledger, "c", "assistant", "x", tool_calls=["c1"])
     heartbeat.beat(ledger, "older", now=T0 - timedelta(days=2))
     archive.archive_before(ledger, T0 - timedelta(days=1))
+
+
+def enter(block: AbstractContextManager[object]) -> None:
+    """Run a block that holds nothing."""
+    with block:
+        pass
 
 
 TOOL = Tool("t", "desc", ("k",))
@@ -260,6 +276,15 @@ CASES: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     "status": (trace.status, {"limit": 5}),
     "events": (trace.events, {"subject": "a", "after_seq": 0, "limit": 5}),
     "archive_before": (archive.archive_before, {"before": T0, "to": "archive.db", "now": LATER}),
+    "fenced": (
+        lambda ledger, claim, now: enter(coordination.fenced(ledger, claim, now=now)),
+        {"claim": CLAIM, "now": T0},
+    ),
+    "last_beat": (heartbeat.last_beat, {"source": "a"}),
+    "list_automations": (automation.list_automations, {}),
+    "list_archives": (archive.list_archives, {}),
+    "list_signals": (pulse.list_signals, {}),
+    "dead_letters": (delivery.dead_letters, {}),
     "record_refusal": (record_refusal, {"refusal": Refusal("tools", "x", "y", "z"), "now": T0}),
 }
 FREE: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
@@ -292,8 +317,14 @@ FREE: dict[str, tuple[Callable[..., object], dict[str, Any]]] = {
     ),
     "Handler": (automation.Handler, {"condition": fires, "payload": done}),
     "Weights": (memory.Weights, dict.fromkeys(("lexical", "recency", "mmr_lambda"), 0.5)),
+    "verify_archive": (archive.verify_archive, {"path": "none"}),
     "Refusal": (Refusal, {"category": "tools", "subject": "s", "why": "w", "remedy": "r"}),
 }
+CHECKS = (
+    *(clock.as_utc, clock.seconds, ledger_module.checked_id, memory.unit, fence.checked_claim),
+    *(schedule.checked_callable, schedule.whole_number, schedule.json_object),
+)
+"""What checks one value for the others, by the name of the argument."""
 PARTS = {"keywords": "keyword", "to": "file"}  # a part of the argument is what the message names
 
 
@@ -331,6 +362,13 @@ def test_a_hostile_argument_of_what_needs_no_ledger_is_answered_and_named(case: 
             attempt(call, {**good, name: value}, name)
 
 
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_checks_a_value_names_its_argument(check: Callable[..., object]) -> None:
+    name = "claim" if check is fence.checked_claim else "value"
+    for value in HOSTILE:
+        attempt(lambda given: check(*([given] if name == "claim" else [name, given])), {"given": value}, name)
+
+
 @pytest.mark.parametrize("name", ["root", "clock", "actor", "busy_timeout_seconds", "max_clock_skew_seconds"])
 def test_a_hostile_argument_of_open_is_answered_and_named(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -360,6 +398,122 @@ def test_any_value_can_be_shown_in_a_message(value: object) -> None:
     for text in (shorten(value), shorten(value, secret=True), shown(value)):
         assert isinstance(text, str)
         assert len(text) < 500
+
+
+# Everything public, with anything
+
+INNER = {
+    "archive": "digest_of",
+    "automation": "enter Run.is_live",
+    "clock": "system_clock to_text from_text later",
+    "context": "advance find_exchanges reason next_chunk view ranges marker_digest call_ids summary_fault "
+    "Edges.of PlacedRow.reason",
+    "coordination": "truncated",
+    "delivery": "backoff verdict",
+    "errors": "shown shorten",
+    "fence": "lapse read_holding require_live require_held stale mark mark_host marking apart",
+    "heartbeat": "judge",
+    "ids": "Ids.new Ids.jitter SystemIds.new SystemIds.jitter SeededIds.new SeededIds.jitter",
+    "isolation": "resolve parse_host kernel_name IsolationPolicy.environment IsolationPolicy.digest "
+    "IsolationPolicy.open_path IsolationPolicy.explain PinnedRoot.is_same PinnedRoot.is_in_place Host.covers",
+    "ledger": "fresh_id recorded readable stored_instant payload_differs checked_depth Transaction.run "
+    "Transaction.one Transaction.all Transaction.event Ledger.open Ledger.close Ledger.now Ledger.write Ledger.read "
+    "Ledger.refuse_inside_transaction",
+    "memory": "jaccard cosine comparable score similarity rank to_bytes from_bytes from_row instant",
+    "memory_index": "margin hits",
+    "sandbox": "Sandbox.detect Sandbox.run prove",
+    "schedule": "next_slot through before plan pulled_back lease_is_over failure_text",
+    "schema": "append_only",
+    "text": "fold canonical_name is_plain_name mixes_alphabets skeleton words",
+    "tool_index": "highest score matches",
+    "tools": "Tool.digest strengths rarity forms ToolCatalog.discover ToolCatalog.authorize",
+    "trace": "sequence_diagram",
+}
+"""Public functions that get only what the package itself made or has checked, or that a test above calls by itself."""
+WHOLE = {
+    "cli": "its arguments are text that click has parsed: tests/test_cli.py",
+    "invariants": "names and counts",
+    "mechanisms": "the functions behind one command, which this file calls with every name",
+    "simulated_checker": "the simulation's own parts, with arguments of the simulation",
+    "simulated_witness": "the same",
+    "simulated_work": "the same",
+    "simulated_world": "the same",
+    "simulation": "the same: tests/test_simulation.py",
+}
+"""Modules that are left out as a whole, and why."""
+
+
+def public_functions() -> Iterator[tuple[str, str, object]]:
+    """Yield module, name and object of every public function and method that the package defines."""
+    for found in pkgutil.iter_modules(sovereign_agent.__path__):
+        module = importlib.import_module(f"sovereign_agent.{found.name}")
+        for name, value in vars(module).items():
+            if name.startswith("_") or getattr(value, "__module__", "") != module.__name__:
+                continue
+            if inspect.isfunction(value):
+                yield found.name, name, value
+            elif inspect.isclass(value):
+                for part, method in vars(value).items():
+                    if not part.startswith("_") and inspect.isroutine(getattr(value, part)):
+                        yield found.name, f"{name}.{part}", method
+
+
+def test_every_public_function_gets_hostile_arguments_or_is_named_as_one_that_does_not() -> None:
+    called = [getattr(call, "__func__", call) for call, _ in (*CASES.values(), *FREE.values())]
+    called += [*CHECKS, coordination.fenced]
+    unclassified = []
+    named = {f"{module}.{name}" for module, names in INNER.items() for name in names.split()}
+    for module, name, value in public_functions():
+        if module.startswith("_") or module in WHOLE:
+            continue
+        if f"{module}.{name}" in named:
+            named.discard(f"{module}.{name}")
+        elif value not in called:
+            unclassified.append(f"{module}.{name}")
+    assert unclassified == []
+    assert named == set(), "gone, or called as well"
+
+
+anything = st.one_of(
+    st.sampled_from(HOSTILE),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=8,
+    ),
+    st.datetimes(timezones=st.none() | st.just(UTC)),
+    st.timedeltas(),
+    st.decimals(),
+)
+
+
+class Tables(Checker):
+    """Checks all that the ledger alone can tell: nobody here bears witness to what the callables did."""
+
+    def require(self, invariant: Invariant, holds: object, detail: str) -> None:
+        if invariant not in (Invariant.QUIET, Invariant.ONE_EFFECT, Invariant.STATE):
+            super().require(invariant, holds, detail)
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_a_ledger_that_was_fed_anything_keeps_every_invariant(data: st.DataObject) -> None:
+    """Several calls in a row, each with several hostile arguments at once, and between them calls that do something."""
+    with tempfile.TemporaryDirectory() as folder, fill(Path(folder)) as ledger, chdir(folder):
+        checker = Tables(Path(folder))
+        for _ in range(12):
+            call, good = CASES[data.draw(st.sampled_from(sorted(CASES)), label="function")]
+            changed = data.draw(
+                st.dictionaries(st.sampled_from(sorted(good)), anything, max_size=3) if good else st.just({})
+            )
+            with suppress(Refusal, ValueError, TypeError):
+                call(ledger, **{**good, **changed})
+            assert not ledger.in_transaction
+        checker.after_step()
+        checker.check_all()
+        checker.close()
+        assert checker.violation is None, checker.violation
+        assert sum(checker.checked.values()) > 20
 
 
 # Rows that another client wrote

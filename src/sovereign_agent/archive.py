@@ -431,7 +431,9 @@ def _refusing(path: Path) -> Iterator[None]:
         raise _refuse(path, why, "choose a file in a directory that this user may write") from error
     except (sqlite3.Error, TypeError, ValueError) as error:
         if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR")):
-            raise _refuse(path, str(error), "free some space and archive again; the ledger still has its rows") from error
+            raise _refuse(
+                path, str(error), "free some space and archive again; the ledger still has its rows"
+            ) from error
         raise _refuse(path, f"it cannot be read as an archive ({error})", "choose another file") from error
 
 
