@@ -2,7 +2,7 @@
 
 `uv run --no-sync --with mutmut==3.8.1 python .ci/mutants.py FOLDER` copies this commit to FOLDER, lets mutmut make its
 mutants there, draws some of each module with a fixed seed and runs their tests; `--again` runs those that survived
-once more, with the tests of the working tree; `--write` writes the record. mutmut makes no mutants of decorated
+once more, with the tests of the working tree. mutmut makes no mutants of decorated
 functions, nor of anything outside functions, and a value computed at import is computed without the change.
 
 mutmut's own runner hands every test's id to pytest, which does not find all of them again and runs none. Here one
@@ -26,13 +26,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-RECORD = ROOT / "docs/evidence/mutants.json"
-REASONS = ROOT / ".ci/mutants.toml"
 SEED = 20260105
 PROOFS = "tests/test_advanced_mechanisms.py"
 TESTS = {
@@ -115,7 +114,7 @@ class Runner:
             raise SystemExit(f"the tests end with {code} before any change")
         known = [json.loads(line) for line in said.splitlines()]
         left_out = [one["test"] for one in known if not one["passed"]]
-        print(f"{len(known)} tests, {sum(one['seconds'] for one in known):.0f} s, left out: {left_out}", flush=True)
+        sys.stderr.write(f"{len(known)} tests, left out: {left_out}\n")
         with (self.folder / "left_out.jsonl").open("a") as file:
             file.writelines(json.dumps(test) + "\n" for test in left_out)
         running: dict[int, str] = {}
@@ -179,10 +178,8 @@ class Runner:
                 done, status = os.waitpid(child, os.WNOHANG)
                 if done:
                     found += 1
-                    try:
+                    with suppress(ProcessLookupError):
                         os.killpg(child, signal.SIGKILL)  # what its tests left running
-                    except ProcessLookupError:
-                        pass
                     said = self.base(child) / "said"
                     words = said.read_text() if said.exists() else ""
                     shutil.rmtree(self.base(child), ignore_errors=True)
@@ -221,7 +218,7 @@ class Runner:
 
 def run(folder: Path, module: str, mutants: list[str]) -> None:
     """Run these mutants of a module in a process of its own."""
-    print(f"{module}: {len(mutants)} to run", flush=True)
+    sys.stderr.write(f"{module}: {len(mutants)} to run\n")
     child = os.fork()
     if child == 0:
         import pytest
@@ -236,13 +233,6 @@ def run(folder: Path, module: str, mutants: list[str]) -> None:
         raise SystemExit(f"{module}: exit {status}")
 
 
-def diff(folder: Path, mutant: str) -> str:
-    """Return what a mutant changes."""
-    code = "import sys; from mutmut.mutation.diff_apply import get_diff_for_mutant as d; print(d(sys.argv[1]))"
-    shown = subprocess.run([sys.executable, "-c", code, mutant], cwd=folder, capture_output=True, text=True, check=True)
-    return shown.stdout
-
-
 def main() -> None:
     """Read the arguments and do it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -255,7 +245,7 @@ def main() -> None:
     if not folder.exists():
         folder.mkdir(parents=True)
         make(folder)
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as temporary:  # noqa: S108 - what the tests write needs no disk
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as temporary:
         Path(temporary).chmod(0o755)
         os.environ["MUTANTS_TEMP"] = temporary
         if given.again:
@@ -273,7 +263,8 @@ def main() -> None:
             if wanted:
                 run(folder, module, wanted)
     known = results(folder)
-    print(Counter((name.split(".")[1], one["status"]) for name, one in known.items()))
+    for one, count in sorted(Counter((name.split(".")[1], one["status"]) for name, one in known.items()).items()):
+        sys.stdout.write(f"{one[0]}: {count} {one[1]}\n")
 
 
 if __name__ == "__main__":
