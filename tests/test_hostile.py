@@ -501,6 +501,7 @@ def test_a_ledger_that_was_fed_anything_keeps_every_invariant(data: st.DataObjec
     """Several calls in a row, each with several hostile arguments at once, and between them calls that do something."""
     with tempfile.TemporaryDirectory() as folder, fill(Path(folder)) as ledger, chdir(folder):
         checker = Tables(Path(folder))
+        checker.after_step()
         for _ in range(12):
             call, good = CASES[data.draw(st.sampled_from(sorted(CASES)), label="function")]
             changed = data.draw(
@@ -509,7 +510,7 @@ def test_a_ledger_that_was_fed_anything_keeps_every_invariant(data: st.DataObjec
             with suppress(Refusal, ValueError, TypeError):
                 call(ledger, **{**good, **changed})
             assert not ledger.in_transaction
-        checker.after_step()
+            checker.after_step()  # it compares a row with what it was before the call
         checker.check_all()
         checker.close()
         assert checker.violation is None, checker.violation
@@ -730,6 +731,7 @@ WRITERS: dict[str, Callable[[Ledger], object]] = {
     name: lambda ledger, case=name: CASES[case][0](ledger, **CASES[case][1])  # type: ignore[misc]  # bound per case
     for name in CASES
     if name not in ("list_runs", "history", "liveness", "render_context", "coverage", "verify_markers", "recall", "due")
+    and name not in ("last_beat", "list_automations", "list_archives", "list_signals", "dead_letters")
     and name not in ("status", "events", "record_refusal")
 }
 

@@ -430,7 +430,8 @@ def _refusing(path: Path) -> Iterator[None]:
         why = (error.strerror or str(error)).lower()
         raise _refuse(path, why, "choose a file in a directory that this user may write") from error
     except (sqlite3.Error, TypeError, ValueError) as error:
-        if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR")):
+        full = getattr(error, "sqlite_errorname", "").startswith(("SQLITE_FULL", "SQLITE_IOERR"))
+        if full and not path.is_dir():
             raise _refuse(
                 path, str(error), "free some space and archive again; the ledger still has its rows"
             ) from error
