@@ -11,7 +11,8 @@ import heapq
 import sqlite3
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import repeat
@@ -51,10 +52,15 @@ class _Vectors:
     odd: list[int] = field(default_factory=list)
     """Rows whose stored vector is not of unit length: nothing is promised of their product."""
 
-    def extend(self, positions: list[int], vectors: NDArray[np.float32]) -> None:
-        squares = np.square(vectors, dtype=np.float64).sum(axis=1)
-        self.odd.extend(np.array(positions)[np.abs(squares - 1) > 1e-5].tolist())
-        self.positions.extend(positions)
+    def extend(self, positions: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+        """Add rows, but for those that hold a number which is not finite: they are comparable with nothing."""
+        doubles = vectors.astype(np.float64)
+        squares = np.einsum("ij,ij->i", doubles, doubles)  # of float32 numbers, so never too large for a double
+        finite = np.isfinite(squares)
+        if not finite.all():
+            positions, vectors, squares = positions[finite], vectors[finite], squares[finite]
+        self.odd.extend(positions[np.abs(squares - 1) > 1e-5].tolist())
+        self.positions.frombytes(positions.tobytes())
         if self.chunks and len(self.chunks[-1]) < _BATCH:
             vectors = np.concatenate((self.chunks.pop(), vectors))
         self.chunks.append(vectors)
@@ -96,9 +102,8 @@ class _Block:
         """Take in what was stored, superseded or forgotten since the last call."""
         while rows := tx.all(
             """
-            SELECT   seq, revision, words, importance, created_at,
-                     content IS NOT NULL AND superseded_by IS NULL AS live,
-                     CASE WHEN superseded_by IS NULL THEN embedding END AS embedding, embedding_model
+            SELECT   seq, content IS NOT NULL AND superseded_by IS NULL AS live, revision, words, importance,
+                     created_at, CASE WHEN superseded_by IS NULL THEN embedding END AS embedding, embedding_model
             FROM     memories
             WHERE    visibility = :visibility AND revision > :revision
             ORDER BY revision
@@ -108,45 +113,61 @@ class _Block:
             revision=self.revision,
             batch=_BATCH,
         ):
-            fresh: dict[tuple[str | None, int], tuple[list[int], list[bytes]]] = {}
-            for row in rows:
-                position = self._take(row)
-                if position is not None and row["embedding"]:
-                    key = (row["embedding_model"], len(row["embedding"]) // 4)
-                    positions, stored = fresh.setdefault(key, ([], []))
-                    positions.append(position)
-                    stored.append(row["embedding"])
-            for key, (positions, stored) in fresh.items():
-                self._take_vectors(key, positions, stored)
+            seqs = [row[0] for row in rows]
+            if self.positions.keys().isdisjoint(seqs):
+                self._take(rows)
+            else:
+                self._take([row for row, seq in zip(rows, seqs, strict=True) if not self._note(seq, row["live"])])
             self.revision = rows[-1]["revision"]
 
-    def _take(self, row: sqlite3.Row) -> int | None:
-        """Note one row; return its position if it is new and current."""
-        known = self.positions.get(row["seq"])
+    def _note(self, seq: int, live: int) -> bool:
+        """Note whether a known row is still current; tell whether it is known."""
+        known = self.positions.get(seq)
         if known is not None:
-            self.live[known] = row["live"]
-            return None
-        if not row["live"]:
-            return None
-        position = self.positions[row["seq"]] = len(self.seqs)
-        created = plain.instant(row["created_at"])
-        found = set((row["words"] or "").split())
-        self.seqs.append(row["seq"])
-        self.live.append(1)
-        self.created.append(-np.inf if created is None else (created - _EPOCH).total_seconds())
-        self.importance.append(min(1.0, max(0.0, row["importance"] or 0.0)))
-        self.counts.append(len(found))
-        self.word_ids.extend(map(self.numbers.__getitem__, found))
-        self.word_rows.extend(repeat(position, len(found)))
-        return position
+            self.live[known] = live
+        return known is not None
 
-    def _take_vectors(self, key: tuple[str | None, int], positions: list[int], stored: list[bytes]) -> None:
-        readable = [place for place, one in enumerate(stored) if len(one) == 4 * key[1]]
-        matrix = np.frombuffer(b"".join(stored[place] for place in readable), "<f4").reshape(-1, key[1])
-        finite = np.isfinite(matrix).all(axis=1)
-        kept = [positions[place] for place, good in zip(readable, finite.tolist(), strict=True) if good]
-        if kept:
-            self.vectors.setdefault(key, _Vectors()).extend(kept, matrix[finite].astype(np.float32, copy=False))
+    def _take(self, rows: list[sqlite3.Row]) -> None:
+        """Note new rows, column by column, without those that were retired before they were seen."""
+        rows = [row for row in rows if row[1]]
+        if not rows:
+            return
+        seqs, _, _, texts, importance, created, stored, models = zip(*rows, strict=True)
+        start = len(self.seqs)
+        self.positions.update(zip(seqs, range(start, start + len(rows)), strict=True))
+        self.seqs.extend(seqs)
+        self.live.extend(repeat(1, len(rows)))
+        self.created.frombytes(_instants(created).tobytes())
+        self.importance.frombytes(np.clip([value or 0.0 for value in importance], 0.0, 1.0).tobytes())
+        counts = self._take_words([text or "" for text in texts], start)
+        self.counts.frombytes(counts.astype(np.float64).tobytes())
+        lengths = [len(one or b"") for one in stored]
+        for model, length in set(zip(models, lengths, strict=True)):
+            if not length or length % 4:
+                continue
+            places = [at for at, key in enumerate(zip(models, lengths, strict=True)) if key == (model, length)]
+            matrix = np.frombuffer(b"".join([stored[at] for at in places]), "<f4").reshape(-1, length // 4)
+            self.vectors.setdefault((model, length // 4), _Vectors()).extend(np.array(places) + start, matrix)
+
+    def _take_words(self, texts: list[str], start: int) -> NDArray[np.int64]:
+        """Note the words of rows from a position on; return how many different ones each row has.
+
+        All texts are parted at once, with a word between them that none of them has.
+        """
+        between = "|"  # parts no words of ours, but a foreign row may hold it
+        joined = " ".join(texts)
+        while between in joined:
+            between += "|"
+        parted = f" {between} ".join(texts).split()
+        numbers = np.fromiter(map(self.numbers.__getitem__, parted), np.int64, len(parted))
+        ends = numbers == self.numbers[between]
+        keys = (np.cumsum(ends)[~ends] << 32) + numbers[~ends]
+        keys.sort()
+        keys = keys[np.diff(keys, prepend=-1) != 0]  # once for each row, should a foreign one repeat a word
+        rows = keys >> 32
+        self.word_ids.frombytes((keys & 0xFFFFFFFF).astype(np.intc).tobytes())
+        self.word_rows.frombytes((rows + start).astype(np.intc).tobytes())
+        return np.bincount(rows, minlength=len(texts))
 
     def bounds(self, query: plain.Query, weights: plain.Weights) -> Doubles:
         """Return an upper bound of each row's score, minus infinity where the row is no candidate."""
@@ -172,6 +193,16 @@ class _Block:
         )
         candidate = (np.array(self.live) == 1) & ((shared > 0) | (semantic > 0))
         return np.where(candidate, total, -np.inf)
+
+
+def _instants(texts: Sequence[str]) -> Doubles:
+    """Return seconds since 1970, minus infinity for a text that is no instant."""
+    letters = np.array(texts, "U27")  # the schema's length
+    with suppress(ValueError):  # text of another form than ours: each is read by itself
+        if (letters.view("U1")[26::27] == "Z").all():
+            return letters.astype("U26").astype("datetime64[us]").astype(np.int64) / 1e6
+    found = [plain.instant(text) for text in texts]
+    return np.array([-np.inf if one is None else (one - _EPOCH).total_seconds() for one in found])
 
 
 _kept: WeakKeyDictionary[Ledger, dict[str, _Block]] = WeakKeyDictionary()
