@@ -7,6 +7,7 @@ Exit status 0 means done, 1 refused or violated, 2 wrong usage; an error is one 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import re
@@ -371,6 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Raises:
         SystemExit: Always: 0 done, 1 refused, 2 wrong usage.
     """
+    gc.set_threshold(10_000)  # loading modules makes many objects and little garbage: looking for it took a tenth
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

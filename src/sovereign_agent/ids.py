@@ -6,8 +6,7 @@ give the same ledger.
 
 from __future__ import annotations
 
-import random
-import secrets
+import os
 from typing import Protocol
 
 
@@ -26,17 +25,19 @@ class SystemIds:
 
     def new(self, kind: str) -> str:
         """Return a new id, prefixed by its kind."""
-        return f"{kind}-{secrets.token_hex(12)}"
+        return f"{kind}-{os.urandom(12).hex()}"
 
     def jitter(self) -> float:
         """Return a number in [0, 1)."""
-        return secrets.randbelow(2**53) / 2**53
+        return (int.from_bytes(os.urandom(7)) >> 3) / 2**53
 
 
 class SeededIds:
     """Ids from a seeded generator: the same seed and the same calls give the same ids."""
 
     def __init__(self, seed: int) -> None:
+        import random  # not at the top: each command would load it, and only examples and simulations use it
+
         self._random = random.Random(seed)  # noqa: S311 - repeatable on purpose
 
     def new(self, kind: str) -> str:

@@ -143,8 +143,9 @@ def transcript(ledger: Ledger) -> Finding:
         ("assistant", "I look again."),
         ("tool", "nuts: 40"),
     )
-    for role, content in rows:
-        context.append_message(ledger, session_id, role, content)
+    with ledger.write():
+        for role, content in rows:
+            context.append_message(ledger, session_id, role, content)
     marked = context.compact_one(ledger, session_id, lambda _prior, _exchange: "Stock of bolts was read: 12.")
     view = context.render_context(ledger, session_id)
     with ledger.read() as tx:
@@ -204,8 +205,11 @@ def recall(ledger: Ledger) -> Finding:
     actor, other = ledger.ids.new("actor"), ledger.ids.new("actor")
     own, foreign = ledger.ids.new("memory"), ledger.ids.new("memory")
     text, vector = "The supplier of bolts answers on weekdays.", (1.0, 0.0)
-    memory.remember(ledger, own, text, visibility=f"actor:{actor}", embedding=vector, embedding_model="example-2")
-    memory.remember(ledger, foreign, text, visibility=f"actor:{other}", embedding=vector, embedding_model="example-2")
+    with ledger.write():
+        for name, whose in ((own, actor), (foreign, other)):
+            memory.remember(
+                ledger, name, text, visibility=f"actor:{whose}", embedding=vector, embedding_model="example-2"
+            )
     hits = memory.recall(
         ledger, "supplier of bolts", actor_id=actor, query_embedding=vector, embedding_model="example-2"
     )
