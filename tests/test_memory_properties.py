@@ -377,6 +377,43 @@ def test_the_index_agrees_on_many_rows_while_they_change(
     assert max(pools) < count, "the index left out rows"
 
 
+def test_the_index_agrees_on_rows_that_a_foreign_client_wrote(tmp_path: Path) -> None:
+    """Words repeated or parted oddly, a bar among them, times of another form, vectors that are none."""
+    pytest.importorskip("numpy")
+    odd_words = ["blue blue sea", " blue\tsea  ", "| blue", "||| sea | blue", "", "\n", "sea sea sea blue", "blue"]
+    odd_times = ["2026-01-04T00:00:00.000000Z", "2026-01-04T01:00:00.0+01:00", "no instant of any kind....Z"]
+    odd_vectors = [
+        None,
+        b"\x00\x00\x80\x7f" * 2,
+        b"\x00\x00\xc0\x7f" * 2,
+        memory.to_bytes((3.0, 4.0)),
+        memory.to_bytes((0.6, 0.8)),
+    ]
+    with Ledger.open(tmp_path, clock=lambda: NOW) as ledger:
+        for number in range(60):
+            with ledger.write() as tx:
+                tx.run(
+                    """
+                    INSERT INTO memories (memory_id, visibility, revision, content, words, importance, embedding,
+                                          created_at, digest)
+                    VALUES (:id, 'public', :revision, 'c', :words, 0.5, :embedding, :created_at, :digest)
+                    """,
+                    id=f"m{number:02}",
+                    revision=number + 1,
+                    words=odd_words[number % len(odd_words)],
+                    embedding=odd_vectors[number % len(odd_vectors)],
+                    created_at=odd_times[0 if number < 20 else number % len(odd_times)],
+                    digest="0" * 64,
+                )
+        for vector in (None, [0.6, 0.8], [1.0, 0.0]):
+            for query in ("blue", "sea blue", "other"):
+                asked = Asked(query, vector, None, 20, Weights())
+                with fast_from(math.inf):
+                    plain = ask(ledger, asked)
+                with fast_from(0):
+                    assert ask(ledger, asked) == plain
+
+
 @given(st.sampled_from([1, 2, 3, 31, 384, 1000]), st.integers())
 @settings(max_examples=25)
 def test_the_margin_covers_the_error_of_float32(dimensions: int, seed: int) -> None:
