@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,7 @@ def test_the_index_agrees_on_many_rows_while_they_change(
         return plain_score(*arguments)
 
     count = 160 if dimensions == 384 else 300
+    seen = ""
     with Ledger.open(tmp_path, clock=lambda: NOW) as ledger:
         for first in range(0, count, 20):
             with ledger.write():
@@ -365,6 +367,9 @@ def test_the_index_agrees_on_many_rows_while_they_change(
                     )
                 for number in source.sample(range(first, first + 20), 2):
                     memory.supersede(ledger, f"m{number}", f"n{number}", sentence(), embedding=near())
+                if seen:  # the index has seen this one while it was current
+                    memory.supersede(ledger, seen, f"o{first}", sentence(), embedding=near())
+                seen = f"n{number}"
                 memory.forget(ledger, f"m{source.randint(0, first + 19)}")
             for _ in range(3):
                 asked = Asked(sentence(), source.choice([near(), None]), None, source.choice([1, 3, 8]), Weights())
@@ -380,7 +385,18 @@ def test_the_index_agrees_on_many_rows_while_they_change(
 def test_the_index_agrees_on_rows_that_a_foreign_client_wrote(tmp_path: Path) -> None:
     """Words repeated or parted oddly, a bar among them, times of another form, vectors that are none."""
     pytest.importorskip("numpy")
-    odd_words = ["blue blue sea", " blue\tsea  ", "| blue", "||| sea | blue", "", "\n", "sea sea sea blue", "blue"]
+    odd_words = [
+        "blue sun sun sun",
+        "blue sea x",
+        "blue blue sea",
+        " blue\tsea  ",
+        "| blue",
+        "||| sea | blue",
+        "",
+        "\n",
+        "sea sea sea blue",
+        "blue",
+    ]
     odd_times = ["2026-01-04T00:00:00.000000Z", "2026-01-04T01:00:00.0+01:00", "no instant of any kind....Z"]
     odd_vectors = [
         None,
@@ -405,13 +421,12 @@ def test_the_index_agrees_on_rows_that_a_foreign_client_wrote(tmp_path: Path) ->
                     created_at=odd_times[0 if number < 20 else number % len(odd_times)],
                     digest="0" * 64,
                 )
-        for vector in (None, [0.6, 0.8], [1.0, 0.0]):
-            for query in ("blue", "sea blue", "other"):
-                asked = Asked(query, vector, None, 20, Weights())
-                with fast_from(math.inf):
-                    plain = ask(ledger, asked)
-                with fast_from(0):
-                    assert ask(ledger, asked) == plain
+        for vector, query, limit in product((None, [0.6, 0.8], [1.0, 0.0]), ("blue", "sea blue", "other"), (1, 5, 20)):
+            asked = Asked(query, vector, None, limit, Weights(mmr_lambda=1.0))
+            with fast_from(math.inf):
+                plain = ask(ledger, asked)
+            with fast_from(0):
+                assert ask(ledger, asked) == plain
 
 
 @given(st.sampled_from([1, 2, 3, 31, 384, 1000]), st.integers())
