@@ -372,7 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Raises:
         SystemExit: Always: 0 done, 1 refused, 2 wrong usage.
     """
-    gc.set_threshold(10_000)  # loading modules makes many objects and little garbage: looking for it took a tenth
+    gc.set_threshold(10_000)  # loading modules makes many objects and hardly any garbage
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
