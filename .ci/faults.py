@@ -1,0 +1,102 @@
+"""Faults: count the kills and the full disks that every operation stands, and the weeks simulated without a violation.
+
+`python .ci/faults.py [--write] [--seeds FIRST LAST]` runs the harness of the tests over all operations, and as many
+seeds of 21 days as asked; with `--write` the counts are recorded in `docs/evidence/faults.json`, which an evidence page
+shows. Each part that is run replaces its own record. A promise that does not hold ends it, and records nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "docs/evidence/faults.json"
+sys.path.insert(0, str(ROOT))
+
+
+def main() -> None:
+    """Count, and record what was counted."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--write", action="store_true")
+    asked.add_argument("--seeds", nargs=2, type=int, metavar=("FIRST", "LAST"))
+    options = asked.parse_args()
+    record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
+    if options.seeds:
+        record["soak"] = about() | soak(*options.seeds)
+    else:
+        record["crashes"] = about() | crashes()
+    if options.write:
+        RECORD.write_text(json.dumps(record, indent=2) + "\n")
+    sys.stdout.write(f"{json.dumps(record, indent=2)}\n")
+
+
+def about() -> dict[str, Any]:
+    """Return when, where and on what a count was made."""
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit.strip(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "package": digest(),
+    }
+
+
+def digest() -> str:
+    """Return one sha256 over the modules of the package, in the order of their names."""
+    total = hashlib.sha256()
+    for path in sorted((ROOT / "src" / "sovereign_agent").glob("*.py")):
+        total.update(path.read_bytes())
+    return total.hexdigest()
+
+
+def crashes() -> dict[str, Any]:
+    """Kill, and fill disks, at every point of every operation."""
+    from tests.crash_points import MEMORY, OPERATIONS, crash_everywhere  # type: ignore[attr-defined]
+    from tests.full_disks import fill_up, small_disk
+
+    found: dict[str, Any] = {"operations": {}}
+    for operation in OPERATIONS:
+        kills = crash_everywhere(operation)
+        row: dict[str, Any] = {"kills": kills.points, "states": list(kills.states)}
+        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+            row["log"] = fill_up(operation, "log", Path(folder)).cases
+        with small_disk() as disk:
+            row["space"] = None if disk is None else fill_up(operation, "space", disk).cases
+        found["operations"][operation.name] = row
+    return found
+
+
+def soak(first: int, last: int) -> dict[str, Any]:
+    """Simulate 21 days with each seed from the first to the one before the last."""
+    total: Counter[str] = Counter()
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        for steps, checked in pool.map(weeks, range(first, last)):
+            total.update({"steps": steps, "checks": sum(checked.values())})
+    return {"first": first, "seeds": last - first, "days": 21, **total}
+
+
+def weeks(seed: int) -> tuple[int, dict[str, int]]:
+    """Simulate one seed; a violation ends everything."""
+    from sovereign_agent.simulation import Setup, simulate
+
+    report = simulate(Setup(seed))
+    if report.failure is not None:
+        raise SystemExit(f"seed {seed}: {report.failure}; replay it with {report.setup.command}")
+    return report.steps, dict(report.checked)
+
+
+if __name__ == "__main__":
+    main()
