@@ -81,10 +81,11 @@ class TinySite:
     environment: dict[str, str] = field(default_factory=dict)
 
     def write(self, path: str, text: str) -> Path:
-        """Write a file below the root."""
-        target = self.root / path
+        """Write a file below the root, whole in one step, as editors do: a server that watches sees one change."""
+        target, partial = self.root / path, self.root.parent / f"{self.root.name}.partial"
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(dedent(text).lstrip("\n"), "utf-8")
+        partial.write_text(dedent(text).lstrip("\n"), "utf-8")
+        partial.replace(target)
         return target
 
     def configure(self) -> None:

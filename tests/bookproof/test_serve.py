@@ -54,6 +54,11 @@ class Served:
         return now
 
 
+def _heed() -> None:
+    """Let the signal that ends a server end it also where the tests are a job in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def served(site: TinySite) -> Iterator[Served]:
     site.write("src/pack.py", "value = 1\n")
@@ -73,6 +78,7 @@ def served(site: TinySite) -> Iterator[Served]:
             stderr=subprocess.STDOUT,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
             start_new_session=True,
+            preexec_fn=_heed,  # noqa: PLW1509 (nothing here runs in a thread)
         )
     try:
         yield Served(port, log)
