@@ -93,10 +93,13 @@ def reader(browser: Browser, address: str, guard: Callable[[Page], list[str]]) -
 
 def walk(reader: Page, address: str, page: str) -> None:
     """Go to a page by its link in the navigation, without loading the site again."""
-    link = f"{address}{page}/"
-    reader.evaluate(
-        "link => [...document.querySelectorAll('a.md-nav__link')].find(one => one.href === link).click()", link
-    )
+    link, part = f"{address}{page}/", f"{address}{page.partition('/')[0]}/"
+    find = "[...document.querySelectorAll('.md-nav__link, .md-tabs__link')].find(one => one.href === link)"
+    if not reader.evaluate(f"link => Boolean({find})", link):  # a part that is not open is reached by its tab
+        reader.evaluate(f"link => {find}.click()", part)
+        reader.wait_for_url(part)
+        reader.wait_for_function(f"link => Boolean({find})", arg=link)
+    reader.evaluate(f"link => {find}.click()", link)
     reader.wait_for_url(link)
     reader.locator(f'[data-page="{page}"][data-bookproof-armed]').first.wait_for()
     assert reader.evaluate("window.sameDocument") is True
