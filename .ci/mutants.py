@@ -33,7 +33,6 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 SEED = 20260105
-PROOFS = "tests/test_advanced_mechanisms.py"
 TESTS = {
     "isolation": ("tests/test_isolation.py",),
     "automation": ("tests/test_automation.py", "tests/test_automation_processes.py"),
@@ -42,7 +41,7 @@ TESTS = {
     "tools": ("tests/test_tools.py",),
     "memory": ("tests/test_memory.py", "tests/test_memory_properties.py"),
 }
-SHARED = (PROOFS,)
+SHARED = ("tests/test_advanced_mechanisms.py",)
 SETTINGS = f"""
 [tool.mutmut]
 source_paths = ["src"]
@@ -109,7 +108,7 @@ class Runner:
     def pytest_runtestloop(self, session: Any) -> bool:
         """Take the place of pytest's own loop."""
         started = {self.start(session, lambda out: self.learn(session.items, out)): "learn"}
-        (_, code, said), *_ = self.ended(started, {}, 1)
+        (_, code, said), *_ = self.ended(started, {})
         if code:
             raise SystemExit(f"the tests end with {code} before any change")
         known = [json.loads(line) for line in said.splitlines()]
@@ -136,7 +135,7 @@ class Runner:
                     break
             if not running:
                 return True
-            for mutant, code, said in self.ended(running, limits, 1):
+            for mutant, code, said in self.ended(running, limits):
                 status = {0: "survived", 1: "killed"}.get(code, "timeout" if code in (-9, -24) else f"exit {code}")
                 with (self.folder / "results.jsonl").open("a") as file:
                     file.write(json.dumps({"mutant": mutant, "status": status, "test": said}) + "\n")
@@ -165,11 +164,10 @@ class Runner:
         """Return the directory of a child."""
         return Path(os.environ["MUTANTS_TEMP"]) / str(child)
 
-    def ended(self, running: dict[int, str], limits: dict[int, float], least: int) -> Iterator[tuple[str, int, str]]:
-        """Wait until some children have ended, and yield the exit code and the words of each."""
-        waited = 0.0
-        found = 0
-        while found < least:
+    def ended(self, running: dict[int, str], limits: dict[int, float]) -> Iterator[tuple[str, int, str]]:
+        """Wait until a child has ended, and yield the exit code and the words of each that has."""
+        found = False
+        while not found:
             time.sleep(TICK)
             for child in list(running):
                 limits[child] = limits.get(child, 36_000) - TICK
@@ -177,14 +175,13 @@ class Runner:
                     os.killpg(child, signal.SIGKILL)
                 done, status = os.waitpid(child, os.WNOHANG)
                 if done:
-                    found += 1
+                    found = True
                     with suppress(ProcessLookupError):
                         os.killpg(child, signal.SIGKILL)  # what its tests left running
                     said = self.base(child) / "said"
                     words = said.read_text() if said.exists() else ""
                     shutil.rmtree(self.base(child), ignore_errors=True)
                     yield running.pop(child), os.waitstatus_to_exitcode(status), words
-            waited += TICK
 
     def learn(self, items: list[Any], out: Path) -> None:
         """Run each test once without any change, and note what it reaches in this process."""

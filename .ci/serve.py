@@ -68,6 +68,11 @@ def environment(clone: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(clone / "src"), "NO_MKDOCS_2_WARNING": "1"}
 
 
+def _heed() -> None:
+    """Let the signal that ends the server end it also where this is a job in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def serving(clone: Path) -> Iterator[tuple[str, Path]]:
     """Serve the clone; give its address and its log."""
@@ -83,6 +88,7 @@ def serving(clone: Path) -> Iterator[tuple[str, Path]]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_heed,  # noqa: PLW1509 (nothing here runs in a thread)
         )
     try:
         yield f"http://127.0.0.1:{port}/", log

@@ -8,12 +8,10 @@ nobody kills it. It promises nothing about a kill in the middle of one statement
 from __future__ import annotations
 
 import gc
-import json
 import os
 import shutil
 import signal
 import sqlite3
-import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -635,8 +633,3 @@ def crash_everywhere(operation: Operation) -> Crashes:
             reached = number
     assert reached == len(states) - 1, f"{operation.name}: done, and not all of it is there"
     return Crashes(operation.name, statements + 1, tuple(left))
-
-
-if __name__ == "__main__":
-    wanted = [operation for operation in OPERATIONS if operation.name in sys.argv[1:] or not sys.argv[1:]]
-    print(json.dumps([[found.name, found.points, found.states] for found in map(crash_everywhere, wanted)]))
