@@ -8,22 +8,19 @@ shows. Each part that is run replaces its own record. A promise that does not ho
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import platform
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
-from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "docs/evidence/faults.json"
-sys.path.insert(0, str(ROOT))
+import record
+
+MEASURED = "src/sovereign_agent/*.py"
+sys.path.insert(0, str(record.ROOT))
 
 
 def main() -> None:
@@ -32,34 +29,16 @@ def main() -> None:
     asked.add_argument("--write", action="store_true")
     asked.add_argument("--seeds", nargs=2, type=int, metavar=("FIRST", "LAST"))
     options = asked.parse_args()
-    record: dict[str, Any] = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
-    if options.seeds:
-        record["soak"] = about() | soak(*options.seeds)
-    else:
-        record["crashes"] = about() | crashes()
     if options.write:
-        RECORD.write_text(json.dumps(record, indent=2) + "\n")
-    sys.stdout.write(f"{json.dumps(record, indent=2)}\n")
-
-
-def about() -> dict[str, Any]:
-    """Return when, where and on what a count was made."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "commit": commit.strip(),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}",
-        "package": digest(),
-    }
-
-
-def digest() -> str:
-    """Return one sha256 over the modules of the package, in the order of their names."""
-    total = hashlib.sha256()
-    for path in sorted((ROOT / "src" / "sovereign_agent").glob("*.py")):
-        total.update(path.read_bytes())
-    return total.hexdigest()
+        record.require_commit()
+    found = record.read("faults")
+    if options.seeds:
+        found["soak"] = record.about(MEASURED) | soak(*options.seeds)
+    else:
+        found["crashes"] = record.about(MEASURED) | crashes()
+    if options.write:
+        record.write("faults", found)
+    sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
 
 
 def crashes() -> dict[str, Any]:

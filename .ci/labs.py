@@ -7,24 +7,18 @@ measures time only: that the results are right is tested in `tests/browser`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import threading
-from datetime import UTC, datetime
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
+import record
 from playwright.sync_api import Browser, sync_playwright
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORD = ROOT / "docs/evidence/labs.json"
 MEASURED = (
     "package-lock.json",
     "src/bookproof/assets/lab-editor.mjs",
@@ -67,34 +61,27 @@ class _Handler(SimpleHTTPRequestHandler):
 
 def main() -> None:
     """Measure, print, and record if asked."""
-    changes = output("git", "status", "--porcelain")
-    if "--write" in sys.argv and changes:
-        sys.exit(f"a record names a commit, and the tree differs from it:\n{changes}")
-    handler = partial(_Handler, directory=str(ROOT / "site"))
+    if "--write" in sys.argv:
+        record.require_commit()
+    handler = partial(_Handler, directory=str(record.ROOT / "site"))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as playwright:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/{PAGE}"
         browser = playwright.chromium.launch(
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        about = machine() | {"browser": f"Chromium {browser.version}"}
+        about = record.about(*MEASURED, browser=f"Chromium {browser.version}")
         samples: dict[str, list[float]] = {name: [] for name in ("first", "again", "first_test", "test_again")}
         for _ in range(SAMPLES):
             sample(browser, address, samples)
-        record = {
-            "date": datetime.now(UTC).date().isoformat(),
-            "commit": output("git", "rev-parse", "HEAD"),
-            "machine": about,
+        found = about | {
             "seconds": {name: [round(value, 3) for value in values] for name, values in samples.items()},
             "median_seconds": {name: round(statistics.median(values), 3) for name, values in samples.items()},
-            "measured_files": list(MEASURED),
-            "measured_digest": digest(),
         }
         server.shutdown()
-    text = json.dumps(record, indent=2) + "\n"
-    print(text)  # noqa: T201 (the measurement)
+    print(json.dumps(found, indent=2))  # noqa: T201 (the measurement)
     if "--write" in sys.argv:
-        RECORD.write_text(text, "utf-8")
+        record.write("labs", found)
 
 
 def sample(browser: Browser, address: str, samples: dict[str, list[float]]) -> None:
@@ -114,30 +101,6 @@ def sample(browser: Browser, address: str, samples: dict[str, list[float]]) -> N
         samples["again"].append(press("run", BLOCK, "Run", "Equal"))
         samples["first_test"].append(press("mutation", MUTATION, "Break it", "Red"))
         samples["test_again"].append(press("mutation", MUTATION, "Restore", "Green"))
-
-
-def machine() -> dict[str, Any]:
-    """Return what a time depends on."""
-    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {
-        "processor": model[0].partition(":")[2].strip() if model else platform.processor(),
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
-    }
-
-
-def digest() -> str:
-    """Return one sha256 over the measured files."""
-    total = hashlib.sha256()
-    for name in MEASURED:
-        total.update((ROOT / name).read_bytes())
-    return total.hexdigest()
-
-
-def output(*command: str) -> str:
-    """Run a command and return what it printed."""
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -26,14 +26,19 @@ def tracked() -> list[Path]:
     return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-@pytest.fixture(scope="module")
-def pins() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("pins", ROOT / ".ci" / "pins.py")
+def command(name: str) -> ModuleType:
+    """Import a file of `.ci`."""
+    specification = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def pins() -> ModuleType:
+    return command("pins")
 
 
 def test_a_fresh_lock_finds_every_package_pinned(pins: ModuleType, tmp_path: Path) -> None:
@@ -117,3 +122,51 @@ def test_mechanism_modules_import_only_the_standard_library_at_the_top() -> None
                 else []
             )
             assert {name.split(".")[0] for name in names} <= allowed, path
+
+
+def test_a_record_is_stale_once_a_measured_file_has_changed_is_new_or_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = command("record")
+    monkeypatch.setattr(record, "ROOT", tmp_path)
+    monkeypatch.setattr(record, "_git", lambda *_: "0" * 40)
+    for name in ("a.py", "b.py", "c.txt"):
+        (tmp_path / name).write_text(name)
+    known = record.about("*.py", "c.txt", browser="Chromium 1")
+    assert "Chromium 1" in record.where(known)
+    assert "are the same" in record.since(known)
+    for change in (
+        lambda: (tmp_path / "b.py").write_text("changed"),
+        lambda: (tmp_path / "d.py").write_text("new"),
+        (tmp_path / "c.txt").unlink,
+    ):
+        change()
+        assert "have changed" in record.since(known)
+        (tmp_path / "b.py").write_text("b.py")
+        (tmp_path / "d.py").unlink(missing_ok=True)
+
+
+def test_nothing_is_recorded_from_a_tree_that_differs_from_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = command("record")
+    monkeypatch.setattr(record, "FOLDER", tmp_path)
+    monkeypatch.setattr(record, "_git", lambda *_: " M src/x.py")
+    with pytest.raises(SystemExit, match=r"src/x\.py"):
+        record.write("x", {})
+    assert record.read("x") == {}
+    monkeypatch.setattr(record, "_git", lambda *_: "")
+    record.write("x", {"seconds": 1})
+    assert record.read("x") == {"seconds": 1}
+
+
+def test_each_record_of_a_run_names_its_commit_its_machine_and_its_files() -> None:
+    record = command("record")
+    for path in sorted((ROOT / "docs" / "evidence").glob("*.json")):
+        found = record.read(path.stem)
+        runs = [one for one in (found, *found.values()) if isinstance(one, dict) and "measured_files" in one]
+        assert runs or path.stem == "zensical", path  # which names versions, and is no measurement
+        for run in runs:
+            assert re.fullmatch("[0-9a-f]{40}", run["commit"]), path
+            assert record.where(run)
+            assert "measured files" in record.since(run)
