@@ -425,7 +425,7 @@ INNER = {
     "schedule": "next_slot through before plan pulled_back lease_is_over failure_text",
     "schema": "append_only",
     "text": "fold canonical_name is_plain_name mixes_alphabets skeleton words",
-    "tool_index": "highest score matches",
+    "tool_index": "Having.at Having.positions Having.row having either highest score matches",
     "tools": "Tool.digest strengths rarity forms ToolCatalog.discover ToolCatalog.authorize",
     "trace": "sequence_diagram",
 }

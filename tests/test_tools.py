@@ -208,20 +208,54 @@ def terms_of(draw: st.DrawFn) -> tuple[list[tuple[float, dict[int, float]]], int
     some = st.dictionaries(positions, st.sampled_from([0.1, 0.25, 0.7, 1.0]), max_size=3 if size else 0)
     most = st.sampled_from([0.1, 0.25]).map(lambda strength: dict.fromkeys(range(size), strength))
     mixed = st.tuples(most, some).map(lambda both: {**both[0], **both[1]} if both[1] else both[0])
+    every = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.7]), min_size=size, max_size=size)
+    uneven = every.map(lambda row: {position: strength for position, strength in enumerate(row) if strength})
     weights = st.sampled_from([0.1, 0.3, 1.0, 4.5])
-    return draw(st.lists(st.tuples(weights, some | mixed), max_size=5)), size
+    return draw(st.lists(st.tuples(weights, some | mixed | uneven), max_size=5)), size
 
 
+@pytest.fixture(scope="module")
+def small_blocks() -> Iterator[None]:
+    """Blocks of three positions, so that few positions make many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tool_index, "_BLOCK", 3)
+        yield
+
+
+@pytest.mark.usefixtures("small_blocks")
 @given(terms_of(), st.integers(1, 3))
 @example(([(1.0, {31: 1.0}), (1.0, dict.fromkeys(range(31), 1.0))], 32), 1)  # equal to the bound, and the earlier wins
 @example(([(0.3, dict.fromkeys(range(31), 1.0)), (1.0, {31: 0.5}), (0.3, dict.fromkeys(range(31), 1.0))], 32), 1)
+@example(([(4.5, {0: 1.0}), (0.1, dict.fromkeys(range(32), 0.1))], 32), 2)  # a rare one is found once
 def test_the_search_equals_the_plain_sums(made: tuple[list[tuple[float, dict[int, float]]], int], most: int) -> None:
     """The same positions in the same order, ties included, whether or not the rare words decided."""
-    terms, size = made
-    scores = {position: tool_index.score(terms, position) for position in range(size)}
-    found = sorted((position for position in scores if scores[position]), key=lambda at: (-scores[at], at))
-    assert tool_index.highest(terms, size, most) == found[:most]
-    assert tool_index.matches(terms, size) == len(found)
+    plain, size = made
+    terms = [(weight, tool_index.having(found, size)) for weight, found in plain]
+    scores = dict.fromkeys(range(size), 0.0)
+    for weight, found in plain:
+        for position in found:
+            scores[position] += weight * found[position]
+    wanted = sorted((position for position in scores if scores[position]), key=lambda at: (-scores[at], at))
+    assert [tool_index.score(terms, position) for position in range(size)] == list(scores.values())
+    assert tool_index.highest(terms, size, most) == wanted[:most]
+    assert tool_index.matches(terms, size) == len(wanted)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@given(terms_of(), st.sampled_from([0.8, 0.25]))
+def test_the_forms_of_a_word_are_joined_as_the_best_of_them(
+    made: tuple[list[tuple[float, dict[int, float]]], int], factor: float
+) -> None:
+    """Rare and common forms alike: the word itself counts whole, another form its share, and the higher one decides."""
+    found, size = [one for _, one in made[0]] or [{}], made[1]
+    same, *others = found
+    joined = tool_index.either(
+        tool_index.having(same, size), [tool_index.having(other, size) for other in others], factor, size
+    )
+    wanted = [max(same.get(at, 0.0), *(factor * other.get(at, 0.0) for other in others), 0.0) for at in range(size)]
+    assert [joined.at(position) for position in range(size)] == joined.row(size) == wanted
+    assert joined.count == sum(map(bool, wanted))
+    assert not joined.tops or joined.tops == tuple(max(wanted[at : at + 3]) for at in range(0, size, 3))
 
 
 def test_a_catalogue_reads_its_tools_once_and_not_at_each_search(monkeypatch: pytest.MonkeyPatch) -> None:

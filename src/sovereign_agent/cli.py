@@ -97,13 +97,13 @@ def mechanisms(root: Path | None, only: str | None, *, as_json: bool) -> None:
     its second host carry an instant 26 seconds ahead of the clock (with the default clock skew). So give it a directory
     of its own, and not the ledger of a live agent.
     """
-    import tempfile
-
     from .mechanisms import SCENARIO, run
 
     if only is not None and only not in SCENARIO:
         raise click.BadParameter(f"{only!r} is not one of {', '.join(SCENARIO)}.", param_hint="'--only'")
     if root is None:
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="sovereign-agent-") as temporary:
             findings = run(temporary, only=only)
     else:

@@ -164,12 +164,14 @@ class ToolCatalog:
                 raise ValueError(f"two tools share a name: {shorten(other.name)} and {shorten(tool.name)}")
             self._tools[canonical_name(tool.name)] = tool
         self._by_name = sorted(self._tools.values(), key=lambda tool: tool.name)  # a position in it stands for a tool
-        self._by_word: dict[str, dict[int, float]] = {}
         self._by_sequence: dict[tuple[str, ...], list[int]] = {}
+        by_word: dict[str, dict[int, float]] = {}
         for position, tool in enumerate(self._by_name):
             self._by_sequence.setdefault(words(tool.name), []).append(position)
             for word, strength in strengths(tool).items():
-                self._by_word.setdefault(word, {})[position] = strength
+                by_word.setdefault(word, {})[position] = strength
+        size = len(self._by_name)
+        self._by_word = {word: tool_index.having(found, size) for word, found in by_word.items()}
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -202,7 +204,7 @@ class ToolCatalog:
         terms = []
         for word in dict.fromkeys(sequence):
             having = self._having(word)
-            terms.append((rarity(len(self._by_name), len(having)), having))
+            terms.append((rarity(len(self._by_name), having.count), having))
         matches = tool_index.matches(terms, len(self._by_name))
         exact = self._by_sequence.get(sequence, []) if sequence else []
         candidates = {*exact, *tool_index.highest(terms, len(self._by_name), limit)}
@@ -213,16 +215,10 @@ class ToolCatalog:
             truncated=matches > limit,
         )
 
-    def _having(self, word: str) -> Mapping[int, float]:
+    def _having(self, word: str) -> tool_index.Having:
         """Return the tools that have a word or another form of it, with the word's strength there."""
-        same, *others = (self._by_word.get(form, {}) for form in forms(word))
-        if not any(others):
-            return same
-        merged = dict(same)
-        for other in others:
-            for position, strength in other.items():
-                merged[position] = max(merged.get(position, 0.0), _PLURAL * strength)
-        return merged
+        same, *others = (self._by_word.get(form, tool_index.NOWHERE) for form in forms(word))
+        return tool_index.either(same, others, _PLURAL, len(self._by_name))
 
     def authorize(self, tool: Tool | str, policy: IsolationPolicy, *, ledger: Ledger | None = None) -> AuthorizedTool:
         """Ask a policy whether one tool of this catalogue may be used.
