@@ -333,6 +333,8 @@ def test_the_index_agrees_on_many_rows_while_they_change(
 
     monkeypatch.setattr(memory_index, "_FIRST", 4)
     monkeypatch.setattr(memory_index, "_BATCH", 50)
+    if dimensions == 8:
+        monkeypatch.setattr(memory_index, "_WORDS", 2)  # different words share a number
     source = random.Random(dimensions)
     centres = [[source.gauss(0, 1) for _ in range(dimensions)] for _ in range(4)]
 
@@ -382,9 +384,15 @@ def test_the_index_agrees_on_many_rows_while_they_change(
     assert max(pools) < count, "the index left out rows"
 
 
-def test_the_index_agrees_on_rows_that_a_foreign_client_wrote(tmp_path: Path) -> None:
-    """Words repeated or parted oddly, a bar among them, times of another form, vectors that are none."""
+@pytest.mark.parametrize("kept_words", [2**22, 3, 1])
+def test_the_index_agrees_on_rows_that_a_foreign_client_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_words: int
+) -> None:
+    """Words repeated or parted oddly, words that share a number, times of another form, vectors that are none."""
     pytest.importorskip("numpy")
+    from sovereign_agent import memory_index
+
+    monkeypatch.setattr(memory_index, "_WORDS", kept_words)
     odd_words = [
         "blue sun sun sun",
         "blue sea x",
@@ -403,6 +411,7 @@ def test_the_index_agrees_on_rows_that_a_foreign_client_wrote(tmp_path: Path) ->
         b"\x00\x00\x80\x7f" * 2,
         b"\x00\x00\xc0\x7f" * 2,
         memory.to_bytes((3.0, 4.0)),
+        memory.to_bytes((3e38, 3e38)),
         memory.to_bytes((0.6, 0.8)),
     ]
     with Ledger.open(tmp_path, clock=lambda: NOW) as ledger:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import heapq
 import sqlite3
 from array import array
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -28,6 +28,8 @@ from .ledger import Ledger, Transaction
 _BATCH = 2_000  # rows per query and per chunk of vectors
 _FIRST = 256  # rows that are sorted by their bounds before more are asked for
 _SLACK = 1e-9  # the parts computed in double precision are good to about 1e-15, times to a microsecond
+_ODD = 1e-3  # the square of a length that is further from 1 than any rounding explains
+_WORDS = 2**22  # words are kept as so many numbers, and two that share one raise a bound at most
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Doubles = NDArray[np.float64]
@@ -50,16 +52,16 @@ class _Vectors:
     positions: array[int] = field(default_factory=lambda: array("q"))
     chunks: list[NDArray[np.float32]] = field(default_factory=list)
     odd: list[int] = field(default_factory=list)
-    """Rows whose stored vector is not of unit length: nothing is promised of their product."""
+    """Rows whose stored vector is not of unit length, or none: nothing is promised of their product."""
 
     def extend(self, positions: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
-        """Add rows, but for those that hold a number which is not finite: they are comparable with nothing."""
-        doubles = vectors.astype(np.float64)
-        squares = np.einsum("ij,ij->i", doubles, doubles)  # of float32 numbers, so never too large for a double
-        finite = np.isfinite(squares)
-        if not finite.all():
-            positions, vectors, squares = positions[finite], vectors[finite], squares[finite]
-        self.odd.extend(positions[np.abs(squares - 1) > 1e-5].tolist())
+        """Add rows; an odd one as zeros, since its numbers may be too large to multiply, or none."""
+        with np.errstate(all="ignore"):  # a foreign row may hold any number
+            squares = np.einsum("ij,ij->i", vectors, vectors)
+        odd = ~(np.abs(squares - 1) <= _ODD)
+        if odd.any():
+            self.odd.extend(positions[odd].tolist())
+            vectors = np.where(odd[:, None], np.float32(0), vectors)
         self.positions.frombytes(positions.tobytes())
         if self.chunks and len(self.chunks[-1]) < _BATCH:
             vectors = np.concatenate((self.chunks.pop(), vectors))
@@ -87,16 +89,11 @@ class _Block:
     importance: array[float] = field(default_factory=lambda: array("d"))
     counts: array[float] = field(default_factory=lambda: array("d"))
     """How many different words each row has."""
-    numbers: defaultdict[str, int] = field(default_factory=defaultdict)
-    """A number for each word that was met."""
     word_ids: array[int] = field(default_factory=lambda: array("i"))
-    """The numbers of all rows' words, row after row."""
+    """The numbers of all rows' words (their hashes modulo `_WORDS`), row after row."""
     word_rows: array[int] = field(default_factory=lambda: array("i"))
     """Whose word each of them is."""
     vectors: dict[tuple[str | None, int], _Vectors] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.numbers.default_factory = self.numbers.__len__  # a new word gets the next number
 
     def refresh(self, tx: Transaction) -> None:
         """Take in what was stored, superseded or forgotten since the last call."""
@@ -150,18 +147,11 @@ class _Block:
             self.vectors.setdefault((model, length // 4), _Vectors()).extend(np.array(places) + start, matrix)
 
     def _take_words(self, texts: list[str], start: int) -> NDArray[np.int64]:
-        """Note the words of rows from a position on; return how many different ones each row has.
-
-        All texts are parted at once, with a word between them that none of them has.
-        """
-        between = "|"  # parts no words of ours, but a foreign row may hold it
-        joined = " ".join(texts)
-        while between in joined:
-            between += "|"
-        parted = f" {between} ".join(texts).split()
-        numbers = np.fromiter(map(self.numbers.__getitem__, parted), np.int64, len(parted))
-        ends = numbers == self.numbers[between]
-        keys = (np.cumsum(ends)[~ends] << 32) + numbers[~ends]
+        """Note the words of rows from a position on; return how many different numbers each row has."""
+        parted = [text.split() for text in texts]
+        lengths = list(map(len, parted))
+        numbers = np.fromiter(map(hash, chain.from_iterable(parted)), np.int64, sum(lengths)) % _WORDS
+        keys = (np.repeat(np.arange(len(texts)), lengths) << 32) + numbers
         keys.sort()
         keys = keys[np.diff(keys, prepend=-1) != 0]  # once for each row, should a foreign one repeat a word
         rows = keys >> 32
@@ -172,10 +162,12 @@ class _Block:
     def bounds(self, query: plain.Query, weights: plain.Weights) -> Doubles:
         """Return an upper bound of each row's score, minus infinity where the row is no candidate."""
         counts = np.array(self.counts)
-        asked = np.array([self.numbers[word] for word in query.words if word in self.numbers], dtype=np.int32)
+        alike = Counter(hash(word) % _WORDS for word in query.words)
+        asked = np.array(list(alike), dtype=np.intc)
         kind: Literal["sort", "table"] = "sort" if len(asked) < 16 else "table"  # few words: one comparison for each
         met = np.flatnonzero(np.isin(np.array(self.word_ids), asked, kind=kind))
         shared = np.bincount(np.array(self.word_rows)[met], minlength=len(counts)).astype(np.float64)
+        shared *= max(alike.values(), default=1)  # so many of the query's words may stand behind one number
         lexical = shared / np.maximum(counts + len(query.words) - shared, 1)
         semantic = np.zeros(len(self.seqs))
         group = self.vectors.get((query.model, len(query.vector or ())))
