@@ -13,11 +13,12 @@ import json
 import logging
 import os
 import re
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from jinja2 import FileSystemBytecodeCache
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader
 from markdown_exec import markdown_config
 from mkdocs import utils
 from mkdocs.config import base
@@ -38,8 +39,8 @@ from bookproof.build import show_failures
 from bookproof.cache import files_digest, installed
 from bookproof.options import Settings
 from bookproof.page import Failure, PageRecord
-from bookproof.remembered import remember_api_pages, remember_search
-from bookproof.remembered_pages import can_remember, remember_page, site_key
+from bookproof.remembered import Imports, remember_api_pages, remember_search
+from bookproof.remembered_pages import can_remember, remember_layout, remember_page, site_key
 from bookproof.served import Served
 
 _log = logging.getLogger("mkdocs.plugins.bookproof")
@@ -75,12 +76,13 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         self._served = Served()
         self._page_base = ""
         """What every page of this build depends on; empty until the first is read."""
+        self._imports: Imports | None = None
+        self._nav: Navigation | None = None
 
     def on_startup(self, *, command: Literal["build", "gh-deploy", "serve"], dirty: bool) -> None:  # noqa: ARG002
         """Remember whether failures end the process or stand in the page."""
         self._serving = command == "serve"
-        if not self._serving:
-            gc.set_threshold(50_000)  # a build keeps nearly all that it makes: looking for garbage costs a second
+        gc.set_threshold(50_000)  # a build keeps nearly all that it makes: looking for garbage costs a second
 
     @event_priority(-50)
     def on_config(self, config: MkDocsConfig) -> MkDocsConfig:
@@ -101,8 +103,12 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         extension.use(build.book)
         _list_extension(config)
         build.book.form = "\n".join((build.book.diagram_class, build.book.labs_off, _form(config)))
+        self._imports = self._nav = None
+        _pass_over_icons(config)
         if build.book.remembers:
-            _remember(build.book, config)
+            imports = Imports(settings.root / settings.src, build.book.cache("api"))
+            self._imports = imports if self._serving else None
+            _remember(build.book, config, imports)
         folders = [settings.root / name for name in (settings.src, settings.tests)]
         config.watch.extend(str(folder) for folder in folders if folder.is_dir())
         return config
@@ -120,6 +126,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
             if has_examples(file.content_string):
                 files.remove(file)
                 files.append(file)
+        self._nav = nav
         return nav
 
     @event_priority(-100)
@@ -136,7 +143,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
             if printed is None:
                 return markdown
             parts[1] = printed
-        remember_page(page, markdown, config.plugins.get("autorefs"), book, *parts)
+        remember_page(page, markdown, config.plugins.get("autorefs"), book, self._imports, *parts)
         return markdown
 
     @event_priority(100)  # before references are resolved, so that those of the production map are
@@ -158,6 +165,9 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
             config.extra_javascript.append(SERVE_SCRIPT)
             show_failures(build.book, files)
         self._settle()
+        if build.book.remembers and self._nav is not None and can_remember(config):
+            pages = [file.page for file in files.documentation_pages() if file.page is not None]
+            remember_layout(env, pages, config, self._nav, build.book.cache("layouts"))
         return env
 
     on_env = CombinedEvent(_complete, _settle_pages)
@@ -268,7 +278,33 @@ def _form(config: MkDocsConfig) -> str:
     return "\n".join((*versions, own, configured))
 
 
-def _remember(book: Book, config: MkDocsConfig) -> None:
+def _pass_over_icons(config: MkDocsConfig) -> None:
+    """Let the files of a theme be listed without those in hidden folders, which MkDocs would drop one by one.
+
+    Material has fourteen thousand icons in such a folder.
+    """
+    make = config.theme.get_env
+
+    def get_env() -> Environment:
+        env = make()
+        if isinstance(env.loader, FileSystemLoader):
+            folders = [Path(folder) for folder in env.loader.searchpath]
+            env.loader.list_templates = lambda: _listed(folders)  # type: ignore[method-assign]  # of this one
+        return env
+
+    config.theme.get_env = get_env  # type: ignore[method-assign]  # likewise
+
+
+def _listed(folders: Iterable[Path]) -> list[str]:
+    found = set()
+    for folder in folders:
+        for place, inner, names in os.walk(folder):
+            inner[:] = [name for name in inner if not name.startswith(".")]
+            found |= {Path(place, name).relative_to(folder).as_posix() for name in names}
+    return sorted(found)
+
+
+def _remember(book: Book, config: MkDocsConfig, imports: Imports) -> None:
     """Let other plugins take from memory what they made of pages that have not changed."""
     plugins: Any = config.plugins
     theme = f"{config.theme.name} {config.theme.get('language')}"
@@ -280,6 +316,7 @@ def _remember(book: Book, config: MkDocsConfig) -> None:
             plugins["autorefs"],
             form if book.served is not None else "\n".join((form, _shown_by_api(book.settings))),
             book.cache("api"),
+            imports,
             extension.recorded,
             _templates(book),
         )

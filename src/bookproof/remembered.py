@@ -88,6 +88,7 @@ def remember_api_pages(
     autorefs: Any,
     form: str,
     cache: Cache,
+    imports: Imports,
     recorded: Callable[[], object],
     templates: BytecodeCache | None,
 ) -> None:
@@ -99,18 +100,19 @@ def remember_api_pages(
         autorefs: The plugin `autorefs`.
         form: Everything that the look of a page depends on beside its text.
         cache: Where renderings are remembered.
+        imports: Which files an object depends on.
         recorded: Tells how much the page being rendered has shown, so that a rendering that added to it is noticed.
         templates: Where compiled templates are remembered.
     """
     configured = [plugin.config.custom_templates, *plugin.config.handlers.values()]
     if configured[0] or any("extensions" in (one or {}).get("options", {}) for one in configured[1:]):
         return  # files that no key here covers
-    options = _plain(repr(dict(plugin.config)))
+    options = plain(repr(dict(plugin.config)))
     memory = _Memory(
         cache,
         digest("api", sys.version, form, options),
         files_digest(settings.root, [settings.src]),
-        Imports(settings.root / settings.src, cache),
+        imports,
         autorefs,
         recorded,
         templates,
@@ -147,7 +149,7 @@ class _Handler:
         files = memory.imports.digest(identifier)
         key = ""
         if files and page is not None:
-            key = digest(memory.base, self._name, identifier, _plain(repr(options)), files, page.url)
+            key = digest(memory.base, self._name, identifier, plain(repr(options)), files, page.url)
             if found := memory.cache.get(key):
                 self._skipped.append((identifier, options))
                 return _Known(found)
@@ -191,7 +193,7 @@ class _Handler:
         return self._aliases[identifier]
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return a configuration's text without where its functions lie in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)
 

@@ -2,25 +2,33 @@
 
 It promises that a page comes out byte for byte as it would be rendered: the key covers the page, every file's address,
 the code, its tests and the outputs under review, all that is configured and installed. A page with a failure, a
-warning, a host's lack, a snippet, a docstring or a block that reads the repository is rendered every time, and every
-page is where a site has Markdown extensions or plugins of which nothing is known here.
+warning, a host's lack, a snippet or a block that reads the repository is rendered every time, and every page is where a
+site has Markdown extensions or plugins of which nothing is known here. So is one with docstrings, but by a server,
+which publishes no inventory. What the theme made around a page is remembered too, once for each page: the latest.
 """
 
 from __future__ import annotations
 
+import sysconfig
+from collections.abc import Iterable
 from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 from mkdocs.structure.toc import get_toc
+from mkdocs.utils import get_build_datetime
 
 from bookproof.book import Book
-from bookproof.cache import digest
+from bookproof.cache import Cache, digest, files_digest, installed
 from bookproof.options import FenceOptions
 from bookproof.page import Claim, DiagramRecord, ExampleRecord, PageRecord
-from bookproof.remembered import noted_anchors, noted_warnings
+from bookproof.remembered import Imports, noted_anchors, noted_warnings, plain
 
 _PLUGINS = {"autorefs", "bookproof", "mkdocstrings", "search"}
 _EXTENSIONS = {
@@ -31,7 +39,7 @@ _EXTENSIONS = {
     "pymdownx.superfences", "pymdownx.tabbed", "pymdownx.tasklist", "pymdownx.tilde",
 }  # fmt: skip
 """Those whose work on a page ends with the page, or is noted here."""
-_ELSEWHERE = ("8<", ":::", 'workdir="root"')
+_ELSEWHERE = ("8<", 'workdir="root"')
 """Signs that a page depends on files that the key does not cover."""
 
 
@@ -43,7 +51,7 @@ def can_remember(config: MkDocsConfig) -> bool:
     return names <= _EXTENSIONS and plugins <= _PLUGINS and not config.hooks
 
 
-def remember_page(page: Page, text: str, autorefs: Any, book: Book, *parts: str) -> None:
+def remember_page(page: Page, text: str, autorefs: Any, book: Book, imports: Imports | None, *parts: str) -> None:
     """Let a page whose Markdown has been read be rendered from memory, or remembered once it has been rendered.
 
     Parameters:
@@ -51,13 +59,16 @@ def remember_page(page: Page, text: str, autorefs: Any, book: Book, *parts: str)
         text: Its Markdown, as it will be rendered.
         autorefs: The plugin of this name, if there is one.
         book: The book of this build.
-        *parts: Everything that the page depends on beside its own text.
+        imports: Which files the objects depend on that a page shows by their docstrings; None where each such page is
+            to be rendered, so that the inventory of objects is whole.
+        *parts: Everything that the page depends on beside its own text and those files.
     """
     source = page.file.content_string
-    if any(sign in source for sign in _ELSEWHERE):
+    shown = [imports.digest(name) if imports is not None else "" for name in _objects(source)]
+    if any(sign in source for sign in _ELSEWHERE) or not all(shown):
         return
     path = f"{book.settings.docs}/{page.file.src_uri}"
-    key = digest(*parts, page.file.src_uri, page.file.dest_uri, source, text, repr(sorted(page.meta.items())))
+    key = digest(*parts, *shown, page.file.src_uri, page.file.dest_uri, source, text, repr(sorted(page.meta.items())))
     cache, render = book.cache("pages"), page.render
 
     def remembered(config: MkDocsConfig, files: Files) -> None:
@@ -68,10 +79,61 @@ def remember_page(page: Page, text: str, autorefs: Any, book: Book, *parts: str)
         with noted_warnings() as warned, noted_anchors(autorefs) as anchors:
             render(config, files)
         record = book.records.get(path)
-        if record is not None and not warned and _is_whole(record):
+        if record is not None and not warned and _is_whole(record) and not (shown and record.examples):
             cache.put(key, _kept(page, record, anchors))
 
     page.render = remembered  # type: ignore[method-assign]  # of this page alone: MkDocs has no event that could skip it
+
+
+def _objects(source: str) -> list[str]:
+    """Return the names of the objects that a page shows by their docstrings."""
+    return [line.strip()[3:].strip() for line in source.splitlines() if line.strip().startswith(":::")]
+
+
+def remember_layout(
+    env: Environment, pages: Iterable[Page], config: MkDocsConfig, nav: Navigation, cache: Cache
+) -> None:
+    """Let the theme lay out only pages that have changed, or that stand in a site that has.
+
+    Parameters:
+        env: The environment of the theme's templates, as it will be used.
+        pages: Every page.
+        config: MkDocs' configuration, as templates will see it.
+        nav: The navigation.
+        cache: Where the latest layout of each page is remembered.
+    """
+    theme = config.theme
+    packages = Path(sysconfig.get_path("purelib"))
+    own = [Path(folder) for folder in theme.dirs if not Path(folder).is_relative_to(packages)]
+    told = {name: repr(value) for name, value in config.items() if name not in {"plugins", "theme"}}
+    base = digest(
+        plain(repr(sorted(told.items()))),
+        plain(repr([(name, dict(plugin.config)) for name, plugin in config.plugins.items()])),
+        repr((sorted((name, str(theme[name])) for name in theme), theme.dirs, sorted(theme.static_templates))),
+        *(files_digest(folder, ["."]) for folder in own),
+        repr(installed()),
+        repr(nav),
+        repr([(one.url, str(one.title), sorted(one.meta.items())) for one in nav.pages]),
+        str(get_build_datetime()),
+    )
+    for name in {str(page.meta.get("template", "main.html")) for page in pages}:
+        template: Any = env.get_template(name)
+        template.render = partial(_laid_out, template.render, digest(base, name), cache)
+
+
+def _laid_out(render: Any, base: str, cache: Cache, context: dict[str, Any]) -> str:
+    """Return a page as its template lays it out, from memory if what it is made of is the same."""
+    page = context.get("page")
+    if page is None:
+        return str(render(context))
+    links, toc = (page.url, page.edit_url, page.canonical_url), [_token(item) for item in page.toc]
+    key = digest(base, page.content, str(page.title), repr((links, toc, sorted(page.meta.items()))))
+    place = digest(page.file.dest_uri)
+    found = cache.get(place)
+    if found is None or found["key"] != key:
+        found = {"key": key, "html": str(render(context))}
+        cache.put(place, found)
+    return str(found["html"])
 
 
 def site_key(config: MkDocsConfig, files: Files, *parts: str) -> str:
