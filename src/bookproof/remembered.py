@@ -215,7 +215,7 @@ def noted_anchors(autorefs: Any) -> Iterator[list[Any]]:
     try:
         yield noted
     finally:
-        del autorefs.register_anchor
+        autorefs.register_anchor = register  # perhaps that of one who notes all of a page
 
 
 class _Noting(logging.Handler):
