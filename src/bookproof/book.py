@@ -107,7 +107,7 @@ class Book:
     def _printed_before(self, path: str, planned: list[Plan]) -> bool:
         text, known = "", (self.served.earlier if self.served is not None else {}).get(path, {})
         for one in planned:
-            text = digest(text, *block_parts(one.example))
+            text = text if one.example.apart else digest(text, *block_parts(one.example))
         return text in known
 
     def _new_runner(self, passes: Passes) -> Runner:

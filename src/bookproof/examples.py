@@ -41,6 +41,11 @@ class Example:
     code: str
     options: FenceOptions
 
+    @property
+    def apart(self) -> bool:
+        """Whether it reads the checkout and shares no variables: it runs in each build, and nothing depends on it."""
+        return self.options.workdir == "root" and not self.options.session
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -313,9 +318,9 @@ class Runner:
     def run(self, example: Example) -> Outcome:
         """Run one block of the open page and judge it; a pass may be remembered from an earlier build."""
         page = self._opened()
+        if example.apart:
+            return self._run_apart(page, example)
         if example.options.workdir == "root":
-            if not example.options.session:
-                return self._run_apart(page, example)
             page.chain = digest(page.chain, self._passes.salt)  # it may read what no key covers
         block = block_parts(example)
         page.chain, page.text = digest(page.chain, *block), digest(page.text, *block)

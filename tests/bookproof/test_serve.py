@@ -128,9 +128,13 @@ def test_a_failure_stands_in_the_page_and_the_next_good_edit_clears_it(site: Tin
 
 
 def test_an_edit_of_the_code_does_not_wait_for_every_example(site: TinySite, served: Served) -> None:
-    """The page shows what was printed before, and is told what has become of it, without another build."""
+    """The page shows what was printed before, and is told what has become of it, without another build.
+
+    So it does where the page also has a block that reads the checkout, and that therefore runs in each build.
+    """
     served.wait(lambda text: "value 1" in text)
     slow = PAGE.replace("import pack", "import pack, time; time.sleep(1.5)").replace('exec="on"', 'exec="on" id="slow"')
+    slow += '\n    ```python exec="on" workdir="root"\n    print(open("src/pack.py").read())\n    ```\n'
     site.write("docs/index.md", slow)
     assert "value 1" in served.wait(lambda text: 'id="example-slow"' in text)
     builds = served.builds()
