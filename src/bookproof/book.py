@@ -74,7 +74,8 @@ class Book:
             self._ahead = Ahead(self.settings, self._new_runner(passes), pages)
         else:
             self._deadline = time.monotonic() + PATIENCE_SECONDS
-            self._ahead = Ahead(self.settings, self._new_runner(passes), pages, fewest=1, told=served.ran)
+            runner = self._new_runner(passes, patient=True)
+            self._ahead = Ahead(self.settings, runner, pages, fewest=1, told=served.ran)
 
     def printed(self, path: str, text: str) -> str | None:
         """Return what the blocks of a page print and what is committed of it, run if they must be.
@@ -110,9 +111,9 @@ class Book:
             text = text if one.example.apart else digest(text, *block_parts(one.example))
         return text in known
 
-    def _new_runner(self, passes: Passes) -> Runner:
+    def _new_runner(self, passes: Passes, *, patient: bool = False) -> Runner:
         earlier = self.served.earlier if self.served is not None else None
-        return Runner(self.settings, self.cache("examples"), self.key, passes, earlier)
+        return Runner(self.settings, self.cache("examples"), self.key, passes, earlier, patient=patient)
 
     @property
     def key(self) -> str:

@@ -256,6 +256,7 @@ class Runner:
         base: The part of the cache's key that all examples share.
         passes: What passed in this build; shared with the other runner of the build.
         earlier: Where passes are noted whatever the code was; shared by the builds of one server.
+        patient: Whether it leaves the processors to whoever else wants them.
     """
 
     def __init__(
@@ -265,8 +266,11 @@ class Runner:
         base: str = "",
         passes: Passes | None = None,
         earlier: Earlier | None = None,
+        *,
+        patient: bool = False,
     ) -> None:
         self._settings = settings
+        self._patient = patient
         self._cache = cache or Cache(None)
         self._passes = passes or Passes()
         self._base = base
@@ -458,6 +462,8 @@ class Runner:
             env=child_environment(self._settings.environment, source),
             start_new_session=True,
         )
+        if self._patient:
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)  # its forks inherit it
         os.close(request_end)
         os.close(response_end)
 

@@ -37,9 +37,10 @@ from bookproof.book import Book, settings_from
 from bookproof.build import Build as _Build
 from bookproof.build import show_failures
 from bookproof.cache import files_digest, installed
+from bookproof.imports import Imports
 from bookproof.options import Settings
 from bookproof.page import Failure, PageRecord
-from bookproof.remembered import Imports, remember_api_pages, remember_search
+from bookproof.remembered import remember_api_pages, remember_search
 from bookproof.remembered_pages import can_remember, remember_layout, remember_page, site_key
 from bookproof.served import Served
 

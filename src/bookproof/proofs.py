@@ -14,6 +14,7 @@ from typing import Any
 from bookproof import citations
 from bookproof.cache import Cache, base_key, digest
 from bookproof.citations import Symbol, SymbolIndex, TestIndex, collect_tests, files_of, run_tests
+from bookproof.imports import Imports
 from bookproof.mutations import Mutation, MutationResult, load_mutations, outside_modules, run_mutations
 from bookproof.options import Settings
 from bookproof.page import Failure
@@ -60,6 +61,8 @@ class Proofs:
             base_key(settings, (settings.tests,), "collected") if serving else digest(self._base, "collected")
         )
         self._symbols: SymbolIndex | None = None
+        self._imports = Imports(root / settings.src, self._cache)
+        self._outside = base_key(settings, (), "symbols") if folder else ""
         self._pool = ThreadPoolExecutor(2)
         self._tests: Future[tuple[TestIndex, dict[str, TestResult]]] | None = None
         self._mutations: Future[dict[str, MutationResult]] | None = None
@@ -72,7 +75,7 @@ class Proofs:
             path: The page that cites it, repository-relative.
             line: The line of the citation.
         """
-        key = digest(self._base, "symbol", name)
+        key = digest(self._outside, name, self._imports.digest(name))
         if known := self._cache.get(key):
             return Symbol(**known)
         if self._symbols is None:

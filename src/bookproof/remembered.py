@@ -9,21 +9,19 @@ in which a page showed an example, is never remembered, and none is where a site
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
 from jinja2 import BytecodeCache
 
 from bookproof.cache import Cache, digest, files_digest
+from bookproof.imports import Imports
 from bookproof.options import Settings
 
 
@@ -246,82 +244,3 @@ def noted_warnings() -> Iterator[list[logging.LogRecord]]:
     finally:
         logger.handlers = handlers
         logger.setLevel(level)
-
-
-class Imports:
-    """Which files of a folder a module depends on: its own, and those of everything that it imports, and so on.
-
-    Parameters:
-        folder: The folder of the packages.
-        cache: Where what a file imports is remembered.
-    """
-
-    def __init__(self, folder: Path, cache: Cache) -> None:
-        self._folder, self._cache = folder, cache
-        self._direct: dict[Path, tuple[Path, ...]] = {}
-
-    def digest(self, identifier: str) -> str:
-        """Return a digest over the files that an object's page depends on; empty where it is not in the folder."""
-        found: set[Path] = set()
-        waiting = list(self._files(identifier))
-        while waiting:
-            path = waiting.pop()
-            if path not in found:
-                found.add(path)
-                waiting += self._imported(path)
-        names = sorted(path.relative_to(self._folder).as_posix() for path in found)
-        return files_digest(self._folder, names) if names else ""
-
-    def _files(self, name: str) -> tuple[Path, ...]:
-        """Return the files of the longest part of a dotted name that is a module, packages above it included.
-
-        A package that is named itself counts with everything in it, since its page may show all of that.
-        """
-        parts = name.split(".")
-        for end in range(len(parts), 0, -1):
-            place = self._folder.joinpath(*parts[:end])
-            above = [self._folder.joinpath(*parts[:depth], "__init__.py") for depth in range(1, end)]
-            own = (
-                sorted(place.rglob("*.py*"))
-                if place.is_dir()
-                else [place.with_suffix(".py"), place.with_suffix(".pyi")]
-            )
-            if any(path.is_file() for path in own):
-                return tuple(path for path in (*above, *own) if path.is_file() and path.suffix in {".py", ".pyi"})
-        return ()
-
-    def _imported(self, path: Path) -> tuple[Path, ...]:
-        if path not in self._direct:
-            here = path.relative_to(self._folder).with_suffix("").parts
-            text, package = path.read_bytes(), here[:-1]  # of `__init__`, too, which is the last part
-            key = digest("imports", *package, hashlib.sha256(text).hexdigest())
-            names = (self._cache.get(key) or {}).get("names")
-            if names is None:
-                names = imported_names(text, package)
-                self._cache.put(key, {"names": names})
-            self._direct[path] = tuple(one for name in names for one in self._module(name))
-        return self._direct[path]
-
-    def _module(self, name: str) -> tuple[Path, ...]:
-        """Return the files that importing a name runs: of a package, its own file only."""
-        parts = name.split(".")
-        tried = [self._folder.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
-        files = [file for place in tried for file in (place / "__init__.py", place.with_suffix(".py"))]
-        return tuple(file for file in files if file.is_file())
-
-
-def imported_names(text: bytes, package: tuple[str, ...]) -> list[str]:
-    """Return the dotted names that a module of a package imports, anywhere in it."""
-    names: set[str] = set()
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join((*above, *filter(None, [node.module])))
-            names |= {f"{base}.{alias.name}" if base else alias.name for alias in node.names}
-    return sorted(names)

@@ -26,9 +26,10 @@ from mkdocs.utils import get_build_datetime
 
 from bookproof.book import Book
 from bookproof.cache import Cache, digest, files_digest, installed
+from bookproof.imports import Imports
 from bookproof.options import FenceOptions
 from bookproof.page import Claim, DiagramRecord, ExampleRecord, PageRecord
-from bookproof.remembered import Imports, noted_anchors, noted_warnings, plain
+from bookproof.remembered import noted_anchors, noted_warnings, plain
 
 _PLUGINS = {"autorefs", "bookproof", "mkdocstrings", "search"}
 _EXTENSIONS = {
@@ -112,7 +113,7 @@ def remember_layout(
         repr((sorted((name, str(theme[name])) for name in theme), theme.dirs, sorted(theme.static_templates))),
         *(files_digest(folder, ["."]) for folder in own),
         repr(installed()),
-        repr(nav),
+        str(nav),
         repr([(one.url, str(one.title), sorted(one.meta.items())) for one in nav.pages]),
         str(get_build_datetime()),
     )

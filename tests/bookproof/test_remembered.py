@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bookproof.cache import Cache
+from bookproof.imports import Imports
 from bookproof.options import FenceOptions
 from bookproof.page import Claim, DiagramRecord, ExampleRecord, PageRecord
-from bookproof.remembered import Imports
 from bookproof.remembered_pages import record_of
 
 if TYPE_CHECKING:
