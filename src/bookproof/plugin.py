@@ -320,6 +320,7 @@ def _remember(book: Book, config: MkDocsConfig, imports: Imports) -> None:
             imports,
             extension.recorded,
             _templates(book),
+            served=book.served is not None,
         )
     for name in ("search", "material/search"):
         if name in plugins:

@@ -45,6 +45,7 @@ class _Memory:
     autorefs: Any
     recorded: Callable[[], object]
     templates: BytecodeCache | None
+    served: bool
 
 
 def remember_search(plugin: Any, form: str, cache: Cache) -> None:
@@ -89,6 +90,8 @@ def remember_api_pages(
     imports: Imports,
     recorded: Callable[[], object],
     templates: BytecodeCache | None,
+    *,
+    served: bool = False,
 ) -> None:
     """Let the handlers of one build answer from memory.
 
@@ -101,6 +104,7 @@ def remember_api_pages(
         imports: Which files an object depends on.
         recorded: Tells how much the page being rendered has shown, so that a rendering that added to it is noticed.
         templates: Where compiled templates are remembered.
+        served: Whether a server asks, which soon asks again for other code.
     """
     configured = [plugin.config.custom_templates, *plugin.config.handlers.values()]
     if configured[0] or any("extensions" in (one or {}).get("options", {}) for one in configured[1:]):
@@ -114,6 +118,7 @@ def remember_api_pages(
         autorefs,
         recorded,
         templates,
+        served,
     )
     handlers = plugin.handlers
     make = handlers.get_handler
@@ -186,7 +191,8 @@ class _Handler:
                 while self._skipped:
                     self._collect(*self._skipped.pop(0))
                 found = {"aliases": list(self._get_aliases(identifier))}
-                self._memory.cache.put(key, found)
+                if not self._memory.served:  # a file for each name takes longer than asking again
+                    self._memory.cache.put(key, found)
             self._aliases[identifier] = tuple(found["aliases"])
         return self._aliases[identifier]
 
