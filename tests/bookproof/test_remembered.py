@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,6 +146,55 @@ def test_a_quiet_build_remembers_as_much(book: TinySite) -> None:
     quiet = book.build("-q")
     assert quiet.log == ""
     assert remembered(book) == kept
+
+
+LAYOUT = """
+    <html><head><title>{{ page.title }} of {{ config.site_name }}</title></head><body>
+    {% include "part.html" %}
+    {% for one in nav.pages %}<a href="{{ one.url|url }}">{{ one.title }} {{ one.meta.status }}</a>{% endfor %}
+    {{ page.previous_page.title }} {{ page.next_page.title }} {{ page.edit_url }} {{ config.extra.word }}
+    {% for one in page.toc recursive %}<a href="{{ one.url }}">{{ one.title }}</a>{{ loop(one.children) }}{% endfor %}
+    {{ page.meta.status }} {{ page.content }}</body></html>
+"""
+
+
+@pytest.mark.site
+def test_a_page_is_laid_out_again_where_it_or_its_site_has_changed_and_only_there(book: TinySite) -> None:
+    book.theme = LAYOUT
+    book.environment = {
+        "SOURCE_DATE_EPOCH": "1800000000"
+    }  # templates are told the time, which without git is that of the build
+    book.write("theme/part.html", "<p>Part.</p>")
+    book.write("docs/plain.md", "# Plain\n\n## Below\n")
+    first = contents(book.build("--strict"))
+    for path in (book.root / ".bookproof/layouts").rglob("*.json"):
+        path.write_text(path.read_text("utf-8").replace("<p>Part.</p>", "<p>From memory.</p>"), "utf-8")
+    shown = contents(book.build("--strict"))["plain/index.html"]
+    assert shown == first["plain/index.html"].replace(b"Part.", b"From memory.")
+
+    def configured() -> None:
+        book.extensions = "extra: {word: hello}"
+
+    edits: dict[str, Callable[[], object]] = {
+        "a part of the theme": lambda: book.write("theme/part.html", "<p>Another part.</p>"),
+        "the page": lambda: book.write("docs/plain.md", "# Plain\n\n## Under\n"),
+        "its front matter": lambda: book.write("docs/plain.md", "---\nstatus: new\n---\n# Plain\n\n## Under\n"),
+        "the title of another page": lambda: book.write("docs/other.md", "# Others\n\n::: shop.till\n"),
+        "the front matter of another page": lambda: book.write(
+            "docs/other.md", "---\nstatus: old\n---\n# Others\n\n::: shop.till\n"
+        ),
+        "another page more": lambda: book.write("docs/zeta.md", "# Zeta\n"),
+        "what is configured": configured,
+    }
+    before = contents(book.build("--strict"))
+    for what, edit in edits.items():
+        edit()
+        warm = contents(book.build("--strict"))
+        assert warm["plain/index.html"] != before["plain/index.html"], what
+        book.options = 'outputs: ""\ncache: ""'
+        assert contents(book.build("--strict")) == warm, what
+        book.options = 'outputs: ""\ncache: .bookproof'
+        before = warm
 
 
 @pytest.mark.site
