@@ -420,7 +420,9 @@ INNER = {
     "Transaction.one Transaction.all Transaction.event Ledger.open Ledger.close Ledger.now Ledger.write Ledger.read "
     "Ledger.refuse_inside_transaction",
     "memory": "jaccard cosine comparable score similarity rank to_bytes from_bytes from_row instant",
+    "memory_columns": "asked hits",
     "memory_index": "margin hits",
+    "memory_select": "Block.refresh Block.take select",
     "sandbox": "Sandbox.detect Sandbox.run prove",
     "schedule": "next_slot through before plan pulled_back lease_is_over failure_text",
     "schema": "append_only",

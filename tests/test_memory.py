@@ -9,6 +9,7 @@ import math
 import random
 import sqlite3
 import struct
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -16,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from sovereign_agent import memory
+import sovereign_agent
+from sovereign_agent import memory, memory_columns
 from sovereign_agent.clock import to_text
 from sovereign_agent.errors import Category, Refusal
 from sovereign_agent.ledger import Ledger
@@ -30,7 +32,9 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     chosen = str(getattr(request, "param", "plain"))
     if chosen == "fast":
         pytest.importorskip("numpy")
-    monkeypatch.setattr(memory, "FAST_FROM", 0 if chosen == "fast" else math.inf)
+    if chosen == "columns":
+        monkeypatch.setattr(memory, "_find_index", lambda: memory_columns)
+    monkeypatch.setattr(memory, "FAST_FROM", math.inf if chosen == "plain" else 0)
     return chosen
 
 
@@ -77,7 +81,7 @@ def scored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # Access
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_a_hidden_row_is_neither_loaded_nor_scored(
     ledger: Ledger, scored: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +103,7 @@ def test_a_hidden_row_is_neither_loaded_nor_scored(
     assert scored == ["all"]
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_a_poisoned_hidden_row_changes_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     remember(ledger, "mine", "the answer", visibility="actor:a", embedding=[1, 0])
     corrupt(ledger, memory_id="poison", visibility="actor:b", embedding=b"\x00\x00\xc0\x7f" * 2, created_at="never")
@@ -192,7 +196,7 @@ def test_a_memory_from_the_future_counts_as_new(ledger: Ledger, T0: datetime) ->
     assert recall(ledger, "answer", actor_id="a", now=T0)[0].recency == 1.0
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_recency_and_importance_never_retrieve_alone(ledger: Ledger) -> None:
     remember(ledger, "m", "unrelated", importance=1.0, embedding=[0, 1])
     assert recall(ledger, "answer", actor_id="a") == ()
@@ -200,14 +204,14 @@ def test_recency_and_importance_never_retrieve_alone(ledger: Ledger) -> None:
     assert recall(ledger, "", actor_id="a") == ()
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_an_opposite_vector_is_no_evidence_and_takes_nothing_from_a_lexical_hit(ledger: Ledger) -> None:
     remember(ledger, "m", "answer", embedding=[-1, 0])
     (hit,) = recall(ledger, "answer", actor_id="a", query_embedding=[1, 0])
     assert (hit.semantic, hit.lexical, hit.semantic_status) == (0.0, 1.0, "used")
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_a_cosine_counts_only_above_the_floor(ledger: Ledger) -> None:
     remember(ledger, "m", "unrelated", embedding=[1, 1])
     at = recall(ledger, "x", actor_id="a", query_embedding=[1, 0])[0].semantic
@@ -217,7 +221,7 @@ def test_a_cosine_counts_only_above_the_floor(ledger: Ledger) -> None:
         assert len(recall(ledger, "x", actor_id="a", query_embedding=[1, 0], weights=weights)) == found
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_vectors_of_another_length_or_model_are_survived_and_named(ledger: Ledger) -> None:
     """Three hits each time, whatever the query has."""
     remember(ledger, "old", "old note", embedding=[1.0] * 768)
@@ -242,7 +246,7 @@ def test_without_a_vector_nothing_is_called_semantic(ledger: Ledger) -> None:
     assert (hit.semantic, hit.semantic_status) == (0.0, "unavailable")
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 @pytest.mark.parametrize(
     "columns",
     [
@@ -273,7 +277,7 @@ def test_a_bad_row_is_survived_by_everyone_who_may_see_it(ledger: Ledger, column
             assert 0 <= component <= 1
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_a_stored_vector_of_another_length_than_one_is_still_scored_by_the_definition(ledger: Ledger) -> None:
     """Nothing is promised of its float32 product: 1e30 swallows the one number that counts."""
     for number, values in enumerate(itertools.permutations((1e30, 1.0, -1e30))):
@@ -315,7 +319,7 @@ def test_a_changed_weight_moves_exactly_its_component(ledger: Ledger) -> None:
 # Order
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_near_duplicates_are_pushed_down_and_the_penalty_is_shown(ledger: Ledger) -> None:
     remember(ledger, "a1", "blue boat", embedding=[1, 0], importance=0.9)
     remember(ledger, "a2", "blue boat", embedding=[1, 0], importance=0.8)
@@ -335,7 +339,7 @@ def test_rows_that_cannot_be_compared_by_vectors_are_compared_by_words(ledger: L
     assert [hit.penalty for hit in recall(ledger, "blue", actor_id="a")] == [0.0, 0.25]
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_equal_values_are_ordered_by_id(ledger: Ledger) -> None:
     for memory_id in ("m2", "m3", "m10", "m1"):
         remember(ledger, memory_id, "same")
@@ -505,7 +509,7 @@ def test_events_name_digests_and_ids_but_no_content(ledger: Ledger, T0: datetime
 # Superseding and forgetting
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_a_superseded_memory_is_kept_but_not_recalled(ledger: Ledger) -> None:
     remember(ledger, "old", "the city is Oslo", visibility="actor:a", importance=0.9, embedding=[1, 0])
     assert ids(recall(ledger, "city", actor_id="a")) == ["old"]
@@ -552,7 +556,7 @@ def test_a_refused_successor_leaves_nothing_behind(ledger: Ledger) -> None:
     assert recall(ledger, "content", actor_id="a") == ()
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_forgetting_removes_the_content_and_leaves_id_times_and_digest(ledger: Ledger, clock: Any) -> None:
     remember(ledger, "m", "the secret", visibility="actor:a", embedding=[1, 0], embedding_model="model-x")
     stored = clock.now
@@ -611,7 +615,7 @@ def test_the_words_that_are_stored_are_those_of_the_content(ledger: Ledger) -> N
 # The fast path keeps what it saw
 
 
-@pytest.mark.parametrize("path", ["fast"], indirect=True)
+@pytest.mark.parametrize("path", ["fast", "columns"], indirect=True)
 def test_what_another_connection_stores_is_seen_at_the_next_call(
     ledger: Ledger, open_ledger: Callable[..., Ledger]
 ) -> None:
@@ -625,7 +629,7 @@ def test_what_another_connection_stores_is_seen_at_the_next_call(
     assert ids(recall(ledger, "answer", actor_id="a", query_embedding=[1, 0])) == ["three"]
 
 
-@pytest.mark.parametrize("path", ["fast"], indirect=True)
+@pytest.mark.parametrize("path", ["fast", "columns"], indirect=True)
 def test_what_a_rolled_back_write_saw_is_not_kept(ledger: Ledger) -> None:
     remember(ledger, "one", "answer")
     with pytest.raises(RuntimeError), ledger.write():
@@ -645,7 +649,7 @@ def test_few_rows_are_scored_without_the_index(ledger: Ledger, monkeypatch: pyte
     assert len(recall(ledger, "answer", actor_id="a")) == 2
 
 
-@pytest.mark.parametrize("path", ["plain", "fast"], indirect=True)
+@pytest.mark.parametrize("path", ["plain", "fast", "columns"], indirect=True)
 def test_where_no_score_counts_the_first_ids_win(ledger: Ledger) -> None:
     """With `mmr_lambda=0` all finals are equal at first: a row of the lowest score may be the first hit."""
     remember(ledger, "z", "answer", importance=1.0)
@@ -653,9 +657,9 @@ def test_where_no_score_counts_the_first_ids_win(ledger: Ledger) -> None:
     assert ids(recall(ledger, "answer", actor_id="x", limit=1, weights=Weights(mmr_lambda=0.0))) == ["a"]
 
 
+@pytest.mark.parametrize("path", ["fast", "columns"], indirect=True)
 def test_of_many_rows_the_index_scores_few(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, scored: list[str]) -> None:
     """Counted instead of timed: what a recall costs is the rows that it loads and scores."""
-    pytest.importorskip("numpy")
     rows = 1_000
     monkeypatch.setattr(memory, "FAST_FROM", rows)
     source = random.Random(7)
@@ -666,13 +670,17 @@ def test_of_many_rows_the_index_scores_few(ledger: Ledger, monkeypatch: pytest.M
     assert len(recall(ledger, "note", actor_id="a", query_embedding=query, limit=5)) == 5
     assert len(scored) <= rows // 4
     scored.clear()
-    monkeypatch.setattr(memory, "_find_index", lambda: None)
+    monkeypatch.setattr(memory, "FAST_FROM", rows + 1)
     recall(ledger, "note", actor_id="a", query_embedding=query, limit=5)
     assert len(scored) == rows
 
 
-def test_without_numpy_the_plain_functions_answer(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "FAST_FROM", 0)
-    monkeypatch.setattr(memory, "_find_index", lambda: None)
-    remember(ledger, "one", "answer")
-    assert ids(recall(ledger, "answer", actor_id="a")) == ["one"]
+def test_without_numpy_the_index_of_the_standard_library_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    monkeypatch.delitem(sys.modules, "sovereign_agent.memory_index", raising=False)
+    monkeypatch.delattr(sovereign_agent, "memory_index", raising=False)
+    memory._find_index.cache_clear()
+    try:
+        assert memory._find_index() is memory_columns
+    finally:
+        memory._find_index.cache_clear()

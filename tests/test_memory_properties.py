@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sovereign_agent import memory
+from sovereign_agent import memory, memory_columns, memory_select
 from sovereign_agent.ids import SeededIds
 from sovereign_agent.ledger import Ledger, Transaction
 from sovereign_agent.memory import (
@@ -303,7 +304,18 @@ def test_recency_falls_with_age(one: float, two: float) -> None:
     assert 0 < older <= fresher <= 1
 
 
-# The index
+# The indexes
+
+
+@pytest.fixture(params=["memory_index", "memory_columns"], scope="module")
+def index(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The index that needs numpy, and the one that needs the standard library only."""
+    if request.param == "memory_index":
+        pytest.importorskip("numpy")
+    chosen = importlib.import_module(f"sovereign_agent.{request.param}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "_find_index", lambda: chosen)
+        yield chosen
 
 
 @given(rows, questions)
@@ -312,29 +324,27 @@ def test_recency_falls_with_age(one: float, two: float) -> None:
     [Row(f"m{n}", "blue", "public", 0.5, [1.0, float(n % 3)], None, NOW) for n in range(9)],
     Asked("blue", [1.0, 0.0], None, 4, Weights()),
 )
-def test_the_index_returns_the_plain_hits_bit_for_bit(kept: Ledger, given_rows: list[Row], asked: Asked) -> None:
-    pytest.importorskip("numpy")
-    from sovereign_agent import memory_index
-
+def test_the_index_returns_the_plain_hits_bit_for_bit(
+    index: Any, kept: Ledger, given_rows: list[Row], asked: Asked
+) -> None:
     with stored(kept, given_rows) as tx:
-        memory_index._kept.pop(kept, None)  # the rows of the example before were rolled back
+        index._kept.pop(kept, None)  # the rows of the example before were rolled back
         labels = ("public", "actor:a")
-        fast = memory_index.hits(kept, tx, labels, as_query(asked), asked.limit, asked.weights)
+        fast = index.hits(kept, tx, labels, as_query(asked), asked.limit, asked.weights)
         assert fast == ask(kept, asked), "inside a write, recall takes the plain path"
 
 
 @pytest.mark.parametrize("dimensions", [8, 384])
 def test_the_index_agrees_on_many_rows_while_they_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dimensions: int
+    index: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dimensions: int
 ) -> None:
     """Near-ties on purpose: few words, few directions, so that the margin and the bound decide often."""
-    pytest.importorskip("numpy")
-    from sovereign_agent import memory_index
-
-    monkeypatch.setattr(memory_index, "_FIRST", 4)
-    monkeypatch.setattr(memory_index, "_BATCH", 50)
+    monkeypatch.setattr(memory_select, "BATCH", 50)
+    monkeypatch.setattr(index, "BATCH", 50, raising=False)
+    monkeypatch.setattr(index, "_ROWS", 32, raising=False)
+    monkeypatch.setattr(index, "_FIRST", 4, raising=False)
     if dimensions == 8:
-        monkeypatch.setattr(memory_index, "_WORDS", 2)  # different words share a number
+        monkeypatch.setattr(index, "_WORDS", 2, raising=False)  # different words share a number
     source = random.Random(dimensions)
     centres = [[source.gauss(0, 1) for _ in range(dimensions)] for _ in range(4)]
 
@@ -386,13 +396,10 @@ def test_the_index_agrees_on_many_rows_while_they_change(
 
 @pytest.mark.parametrize("kept_words", [2**22, 3, 1])
 def test_the_index_agrees_on_rows_that_a_foreign_client_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_words: int
+    index: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_words: int
 ) -> None:
     """Words repeated or parted oddly, words that share a number, times of another form, vectors that are none."""
-    pytest.importorskip("numpy")
-    from sovereign_agent import memory_index
-
-    monkeypatch.setattr(memory_index, "_WORDS", kept_words)
+    monkeypatch.setattr(index, "_WORDS", kept_words, raising=False)
     odd_words = [
         "blue sun sun sun",
         "blue sea x",
@@ -449,3 +456,38 @@ def test_the_margin_covers_the_error_of_float32(dimensions: int, seed: int) -> N
     for one, two in ((a, b), (a, a), (b, unit("v", [-number for number in b]))):
         fast = (np.array([one], dtype=np.float32) @ np.array(two, dtype=np.float32)).item()
         assert abs(fast - math.fsum(x * y for x, y in zip(one, two, strict=True))) <= margin(dimensions)
+
+
+@given(st.sampled_from([1, 2, 3, 31, 384, 1536, 16_384]), st.integers(), st.integers(0, 3))
+@settings(max_examples=25, deadline=None)
+def test_the_columns_bound_each_cosine_closely(dimensions: int, seed: int, shape: int) -> None:
+    """No cosine lies above its bound, and none far below; the sums of one row never reach the next one."""
+    source = random.Random(seed)
+
+    def one() -> tuple[float, ...]:
+        numbers = [source.gauss(0, 1) if source.random() < 10.0**-shape else 0.0 for _ in range(dimensions)]
+        return unit("v", numbers if any(numbers) else [*numbers[1:], -1.0])
+
+    query = one()
+    opposite = tuple(-number for number in query)
+    same = [query, opposite, *(one() for _ in range(3))]
+    kept_vectors = memory_columns._Vectors(dimensions)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_columns, "_ROWS", 4)
+        for first in (0, 1):  # the second time, in the middle of a chunk
+            kept_vectors.extend([5 * first + at for at in range(5)], [memory.to_bytes(vector) for vector in same])
+    cosines = [cosine(query, vector) for vector in same] * 2
+    for exact, bound in zip(cosines, kept_vectors.bounds(query, 0.0), strict=True):
+        assert max(exact, 0.0) <= bound
+        assert bound == 0 or bound - exact < (0.005 if dimensions <= 1536 else 0.2)
+
+
+def test_a_vector_of_another_length_than_one_is_bounded_by_one() -> None:
+    """Also one whose numbers are no numbers; its neighbours keep their bounds."""
+    kept_vectors = memory_columns._Vectors(2)
+    stored_bytes = [memory.to_bytes((0.6, 0.8)), memory.to_bytes((3.0, 4.0)), b"\x00\x00\xc0\x7f" * 2]
+    kept_vectors.extend([7, 8, 9], [*stored_bytes, stored_bytes[0]][:3])
+    kept_vectors.extend([10], stored_bytes[:1])
+    assert kept_vectors.odd == [8, 9]
+    first, *_, last = kept_vectors.bounds(unit("q", (0.6, 0.8)), 0.0)
+    assert first == last == 1.0

@@ -37,7 +37,7 @@ MAX_LIMIT = 100
 RECENCY_DAYS = 30
 """Age at which recency has fallen to one half, in days."""
 FAST_FROM = 1_000
-"""Rows from which on the index of the `fast` extra is used; the hits are the same."""
+"""Rows from which on an index is used; the hits are the same."""
 
 Vector = tuple[float, ...]
 """Unit length, every number a float32: what `unit` returns."""
@@ -543,7 +543,7 @@ def instant(text: str) -> datetime | None:
 
 
 def _index(ledger: Ledger, tx: Transaction, labels: tuple[str, str]) -> ModuleType | None:
-    """Return the index of the `fast` extra, where it is there and worth its while.
+    """Return the index, where there is enough to look through.
 
     Not inside a write: what that wrote may be rolled back, and the index would keep it.
     """
@@ -561,11 +561,13 @@ def _index(ledger: Ledger, tx: Transaction, labels: tuple[str, str]) -> ModuleTy
 
 
 @functools.cache
-def _find_index() -> ModuleType | None:
+def _find_index() -> ModuleType:
     try:
         from . import memory_index
-    except ImportError:  # without numpy, the plain functions do it all
-        return None
+    except ImportError:  # without numpy
+        from . import memory_columns
+
+        return memory_columns
     return memory_index
 
 

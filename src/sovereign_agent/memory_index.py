@@ -1,21 +1,19 @@
 """The index behind `memory.recall` for many rows: the same hits, order and components, bit for bit, in less time.
 
-It keeps, per open ledger and visibility, the numbers that scores are made of, and asks SQL only for what changed since.
-It computes an upper bound of every score, loads rows in the order of their bounds, and scores and compares only those
-that may win a turn, with the plain functions. Needs numpy; keeps words and vectors, no content.
+It keeps, per open ledger and visibility, the numbers that scores are made of, asks SQL only for what changed since, and
+computes an upper bound of every score, from which `memory_select` finds the hits. Needs numpy; keeps hashes of words
+and vectors, no content.
 """
 
 from __future__ import annotations
 
-import heapq
 import sqlite3
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import chain, repeat
+from itertools import chain
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -24,13 +22,11 @@ from numpy.typing import NDArray
 
 from . import memory as plain
 from .ledger import Ledger, Transaction
+from .memory_select import BATCH, EPOCH, SLACK, Block, select
 
-_BATCH = 2_000  # rows per query and per chunk of vectors
 _FIRST = 256  # rows that are sorted by their bounds before more are asked for
-_SLACK = 1e-9  # the parts computed in double precision are good to about 1e-15, times to a microsecond
 _ODD = 1e-3  # the square of a length that is further from 1 than any rounding explains
 _WORDS = 2**22  # words are kept as so many numbers, and two that share one raise a bound at most
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Doubles = NDArray[np.float64]
 
@@ -63,7 +59,7 @@ class _Vectors:
             self.odd.extend(positions[odd].tolist())
             vectors = np.where(odd[:, None], np.float32(0), vectors)
         self.positions.frombytes(positions.tobytes())
-        if self.chunks and len(self.chunks[-1]) < _BATCH:
+        if self.chunks and len(self.chunks[-1]) < BATCH:
             vectors = np.concatenate((self.chunks.pop(), vectors))
         self.chunks.append(vectors)
 
@@ -74,16 +70,9 @@ class _Vectors:
 
 
 @dataclass(slots=True)
-class _Block:
-    """The rows of one visibility, in the order of their changes."""
+class _Block(Block):
+    """The numbers that the scores of one visibility's rows are made of."""
 
-    visibility: str
-    revision: int = 0
-    """The last change that was seen."""
-    positions: dict[int, int] = field(default_factory=dict)
-    """Where each `seq` stands."""
-    seqs: array[int] = field(default_factory=lambda: array("q"))
-    live: array[int] = field(default_factory=lambda: array("b"))
     created: array[float] = field(default_factory=lambda: array("d"))
     """Seconds since 1970; minus infinity for a time that cannot be read."""
     importance: array[float] = field(default_factory=lambda: array("d"))
@@ -95,45 +84,13 @@ class _Block:
     """Whose word each of them is."""
     vectors: dict[tuple[str | None, int], _Vectors] = field(default_factory=dict)
 
-    def refresh(self, tx: Transaction) -> None:
-        """Take in what was stored, superseded or forgotten since the last call."""
-        while rows := tx.all(
-            """
-            SELECT   seq, content IS NOT NULL AND superseded_by IS NULL AS live, revision, words, importance,
-                     created_at, CASE WHEN superseded_by IS NULL THEN embedding END AS embedding, embedding_model
-            FROM     memories
-            WHERE    visibility = :visibility AND revision > :revision
-            ORDER BY revision
-            LIMIT    :batch
-            """,
-            visibility=self.visibility,
-            revision=self.revision,
-            batch=_BATCH,
-        ):
-            seqs = [row[0] for row in rows]
-            if self.positions.keys().isdisjoint(seqs):
-                self._take(rows)
-            else:
-                self._take([row for row, seq in zip(rows, seqs, strict=True) if not self._note(seq, row["live"])])
-            self.revision = rows[-1]["revision"]
-
-    def _note(self, seq: int, live: int) -> bool:
-        """Note whether a known row is still current; tell whether it is known."""
-        known = self.positions.get(seq)
-        if known is not None:
-            self.live[known] = live
-        return known is not None
-
-    def _take(self, rows: list[sqlite3.Row]) -> None:
-        """Note new rows, column by column, without those that were retired before they were seen."""
-        rows = [row for row in rows if row[1]]
+    def take(self, rows: list[sqlite3.Row]) -> None:
+        """Note new rows, column by column."""
         if not rows:
             return
-        seqs, _, _, texts, importance, created, stored, models = zip(*rows, strict=True)
         start = len(self.seqs)
-        self.positions.update(zip(seqs, range(start, start + len(rows)), strict=True))
-        self.seqs.extend(seqs)
-        self.live.extend(repeat(1, len(rows)))
+        Block.take(self, rows)
+        _, _, _, texts, importance, created, stored, models = zip(*rows, strict=True)
         self.created.frombytes(_instants(created).tobytes())
         self.importance.frombytes(np.clip([value or 0.0 for value in importance], 0.0, 1.0).tobytes())
         counts = self._take_words([text or "" for text in texts], start)
@@ -175,13 +132,13 @@ class _Block:
             vector = np.array(query.vector, dtype=np.float32)
             semantic[np.array(group.positions)] = group.bounds(vector, weights.semantic_floor)
             semantic[group.odd] = 1.0
-        age = np.maximum((query.now - _EPOCH).total_seconds() - np.array(self.created), 0.0) / 86_400
+        age = np.maximum((query.now - EPOCH).total_seconds() - np.array(self.created), 0.0) / 86_400
         total = (
             weights.lexical * lexical
             + weights.semantic * semantic
             + weights.recency / (1 + age / plain.RECENCY_DAYS)
             + weights.importance * np.array(self.importance)
-            + _SLACK
+            + SLACK
         )
         candidate = (np.array(self.live) == 1) & ((shared > 0) | (semantic > 0))
         return np.where(candidate, total, -np.inf)
@@ -194,7 +151,7 @@ def _instants(texts: Sequence[str]) -> Doubles:
         if (letters.view("U1")[26::27] == "Z").all():
             return letters.astype("U26").astype("datetime64[us]").astype(np.int64) / 1e6
     found = [plain.instant(text) for text in texts]
-    return np.array([-np.inf if one is None else (one - _EPOCH).total_seconds() for one in found])
+    return np.array([-np.inf if one is None else (one - EPOCH).total_seconds() for one in found])
 
 
 _kept: WeakKeyDictionary[Ledger, dict[str, _Block]] = WeakKeyDictionary()
@@ -224,7 +181,7 @@ def hits(
         block.refresh(tx)
     bounds = np.concatenate([block.bounds(query, weights) for block in mine])
     seqs = np.concatenate([np.array(block.seqs, dtype=np.int64) for block in mine])
-    return _select(tx, _descending(bounds, seqs), query, limit, weights)
+    return select(tx, _descending(bounds, seqs), query, limit, weights)
 
 
 def _descending(bounds: Doubles, seqs: NDArray[np.int64]) -> Iterator[tuple[float, int]]:
@@ -240,63 +197,3 @@ def _descending(bounds: Doubles, seqs: NDArray[np.int64]) -> Iterator[tuple[floa
         first = left[np.argsort(-bounds[left])]
         yield from zip(bounds[first].tolist(), seqs[first].tolist(), strict=True)
         left, wanted = later, wanted * 4
-
-
-def _select(
-    tx: Transaction, outside: Iterator[tuple[float, int]], query: plain.Query, limit: int, weights: plain.Weights
-) -> tuple[plain.MemoryHit, ...]:
-    """Return the hits of the plain definition, comparing only what may win a turn.
-
-    Each turn of `plain.rank` takes the least `(-final, id)`, with `final = mmr_lambda * score - penalty`. In the heap a
-    row stands with its `final` as of an earlier turn. A row's penalty never falls from turn to turn, and float
-    multiplication and subtraction keep order, so that value is at least the present one, and a row outside the heap
-    reaches at most `mmr_lambda * bound`. So when the heap's first row is up to date and no row outside reaches it,
-    each other row's `(-final, id)` is larger: this is the row that the plain definition takes, equal values included.
-    The chosen rows alone, ranked plainly, take the same turns, since each turn's winner is among them.
-
-    Parameters:
-        tx: An open read.
-        query: As for `memory.score`.
-        outside: Bound and `seq` of each candidate, the highest bound first; no score lies above its bound.
-        limit: As for `memory.rank`.
-        weights: As for `memory.rank`.
-    """
-    chosen: list[tuple[plain.Memory, plain.Score]] = []
-    heap: list[tuple[float, str, int, float, plain.Memory, plain.Score]] = []
-
-    def push(compared: int, nearest: float, memory: plain.Memory, scores: plain.Score) -> None:
-        final = weights.mmr_lambda * scores.score - (1 - weights.mmr_lambda) * nearest
-        heapq.heappush(heap, (-final, memory.id, compared, nearest, memory, scores))  # ids differ: no more is compared
-
-    bound, seq = next(outside, (-np.inf, 0))
-    while len(chosen) < limit:
-        if bound > -np.inf and (not heap or weights.mmr_lambda * bound >= -heap[0][0]):
-            memory = _load(tx, seq)
-            scores = plain.score(query, memory, weights)
-            if scores.lexical or scores.semantic:
-                push(0, 0.0, memory, scores)
-            bound, seq = next(outside, (-np.inf, 0))
-            continue
-        if not heap:
-            break
-        _, _, compared, nearest, memory, scores = heapq.heappop(heap)
-        if compared == len(chosen):
-            chosen.append((memory, scores))
-        else:
-            fresh = (plain.similarity(one, memory) for one, _ in chosen[compared:])
-            push(len(chosen), max(nearest, *fresh), memory, scores)
-    return plain.rank(chosen, limit, weights)
-
-
-def _load(tx: Transaction, seq: int) -> plain.Memory:
-    row = tx.one(
-        """
-        SELECT memory_id, content, visibility, words, embedding, embedding_model, importance, created_at
-        FROM   memories
-        WHERE  seq = :seq
-        """,
-        seq=seq,
-    )
-    if row is None:
-        raise AssertionError("unreachable: a trigger keeps every row")
-    return plain.from_row(row)
