@@ -1,17 +1,20 @@
-"""Benchmarks: what every mechanism costs at size, beside its own cost at 1/100 of the size, in one run and one file.
+"""Benchmarks: what every mechanism costs at size, beside what tells whether that is much, in one run and one file.
 
-`uv run python benchmarks/run.py -o FILE` measures all rows of the table and writes JSON; `--quick` takes small sizes
-and shows only that everything still runs. A figure is the median wall time of its repetitions on this machine under
-whatever load it had, which the file names. Nothing here decides whether a figure is good enough on another machine.
+`uv run python benchmarks/run.py -o FILE` measures all rows of the table and writes JSON; `--write` records it as
+`docs/evidence/benchmarks.json`, which a page shows; `--quick` takes small sizes and shows only that everything still
+runs. A figure is the median wall time of its repetitions on this machine under whatever load it had, which the file
+names. Beside it stand its cost at 1/100 of the size, the plain definition where a fast path replaces one, and a peer
+where one is at hand. Where a fast path answers otherwise than the plain definition, the run ends.
+
+Not pytest-benchmark: it times one callable at a time, and most rows here are something else: a ratio of two things
+measured in turn so that both meet the same load, a process, several processes at once, memory, a growth over sizes.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
-import platform
 import random
 import resource
 import sqlite3
@@ -20,20 +23,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from sovereign_agent import automation, context, coordination, memory
+import bm25s
+import numpy as np
+import ranking
+
+from sovereign_agent import automation, context, coordination, memory, memory_columns, memory_index
 from sovereign_agent.ledger import Ledger
-from sovereign_agent.tools import Tool, ToolCatalog
+from sovereign_agent.text import words
+from sovereign_agent.tools import Tool, ToolCatalog, forms, rarity, strengths
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / ".ci"))
+import record  # noqa: E402 - beside the other commands that record a run
+
+MEASURED = ("src/sovereign_agent/*.py", "benchmarks/*.py")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DIMENSIONS = 384
 WORKERS = 8
+PROCESS = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""The environment of measured processes, which find the package compiled, as an installed one is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +61,37 @@ class Row:
     bound: float
     holds: bool | None
     """Whether the figure keeps its bound; None at the quick size, which gives no verdict."""
-    beside: dict[str, float]
-    """What was measured in the same run to compare with, by name, in the row's unit unless the name says otherwise."""
+    hundredth: float | None = None
+    """The same at 1/100 of the size."""
+    plain: float | None = None
+    """The plain definition, which does the same without a fast path."""
+    peer: float | None = None
+    peer_name: str = ""
+    beside: Mapping[str, float] | None = None
+    """What else was measured, by name with its unit."""
 
 
-def most(operation: str, figure: float, unit: str, bound: float, **beside: float) -> Row:
+def most(operation: str, figure: float, unit: str, bound: float, **more: Any) -> Row:
     """Return a row whose figure must stay under its bound."""
-    return Row(operation, figure, unit, bound, figure <= bound, beside)
+    return Row(operation, figure, unit, bound, figure <= bound, **more)
 
 
-def least(operation: str, figure: float, unit: str, bound: float, **beside: float) -> Row:
+def least(operation: str, figure: float, unit: str, bound: float, **more: Any) -> Row:
     """Return a row whose figure must reach its bound."""
-    return Row(operation, figure, unit, bound, figure >= bound, beside)
+    return Row(operation, figure, unit, bound, figure >= bound, **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What one operation costs at several sizes."""
+
+    chart: str
+    name: str
+    points: tuple[tuple[int, float], ...]
+    """Size and milliseconds."""
+
+
+Measured = tuple[list[Row], list[Growth]]
 
 
 def seconds(call: Callable[[], object], times: int) -> float:
@@ -68,6 +102,11 @@ def seconds(call: Callable[[], object], times: int) -> float:
         call()
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
+
+
+def growth(chart: str, name: str, cost: Mapping[int, float]) -> Growth:
+    """Return a line of a chart from seconds by size."""
+    return Growth(chart, name, tuple((size, taken * 1e3) for size, taken in sorted(cost.items())))
 
 
 @contextmanager
@@ -100,18 +139,75 @@ def remember(kept: Ledger, source: random.Random, start: int, count: int) -> Non
             )  # fmt: skip
 
 
-def plain_recall(kept: Ledger, query: memory.Query, limit: int) -> tuple[memory.MemoryHit, ...]:
-    """Return what the plain definition returns, all rows scored by the functions that the lesson shows."""
+def plain_recall(kept: Ledger, query: str, embedding: Sequence[float]) -> tuple[memory.MemoryHit, ...]:
+    """Return what recall returns without an index: every row loaded and scored."""
+    with without_index():
+        return memory.recall(kept, query, actor_id="a", query_embedding=embedding, now=NOW)
+
+
+@contextmanager
+def without_index() -> Iterator[None]:
+    """Let recall take the plain path."""
+    before, memory.FAST_FROM = memory.FAST_FROM, sys.maxsize
+    try:
+        yield
+    finally:
+        memory.FAST_FROM = before
+
+
+@contextmanager
+def using(index: object) -> Iterator[None]:
+    """Let recall use one of the indexes."""
+    before, memory._find_index = memory._find_index, lambda: index  # type: ignore[assignment, return-value]  # noqa: SLF001
+    try:
+        yield
+    finally:
+        memory._find_index = before  # noqa: SLF001
+
+
+def require_same(kept: Ledger, source: random.Random, queries: int, *, whole: bool) -> int:
+    """Compare both indexes with the plain definition: hits, order, every component; end the run where they differ.
+
+    Parameters:
+        kept: Where to recall.
+        source: Where the queries come from.
+        queries: How many.
+        whole: Whether each plain answer reads the ledger, as recall does; else all rows are read once.
+    """
     with kept.read() as tx:
-        rows = tx.all("SELECT * FROM memories WHERE content IS NOT NULL AND superseded_by IS NULL ORDER BY seq")
-    weights = memory.Weights()
-    seen = map(memory.from_row, rows)
-    return memory.rank([(one, memory.score(query, one, weights)) for one in seen], limit, weights)
+        stored = (
+            tx.all("SELECT * FROM memories WHERE content IS NOT NULL AND superseded_by IS NULL") if not whole else []
+        )
+    rows = list(map(memory.from_row, stored))
+    for number in range(queries):
+        asked = source.choice(["always", f"w{source.randrange(5_000)}", text(source), "always w7 w8", "nothing"])
+        embedding = source.choice([vector(source), vector(source), None])
+        limit, weights = source.choice([1, 5, 5, 20]), memory.Weights()
+        if number % 4 == 3:
+            weights = memory.Weights(*(source.random() for _ in range(5)))
+        if whole:
+            with without_index():
+                plain = memory.recall(kept, asked, actor_id="a", query_embedding=embedding, limit=limit, now=NOW,
+                                      weights=weights)  # fmt: skip
+        else:
+            unit = None if embedding is None else memory.unit("query", embedding)
+            query = memory.Query(frozenset(words(asked)), unit, None, NOW)
+            scored = [(one, memory.score(query, one, weights)) for one in rows]
+            plain = memory.rank(scored, limit, weights)
+        for index in (memory_index, memory_columns):
+            with using(index):
+                fast = memory.recall(kept, asked, actor_id="a", query_embedding=embedding, limit=limit, now=NOW,
+                                     weights=weights)  # fmt: skip
+            if fast != plain:
+                raise SystemExit(f"{index.__name__} differs from the plain definition: {asked!r}")
+    return queries
 
 
 FIRST = """
 import json, sys, time
 from pathlib import Path
+if sys.argv[2] == "without numpy":
+    sys.modules["numpy"] = None
 from sovereign_agent.ledger import Ledger
 from sovereign_agent.memory import recall
 kept = Ledger.open(sys.argv[1])
@@ -124,61 +220,124 @@ recall(kept, "always w7", actor_id="a", query_embedding=asked)
 print(time.perf_counter() - start, kib("VmHWM") - before)
 """
 
+STORE = """
+import json, sys
+from sovereign_agent.ledger import Ledger
+from sovereign_agent.memory import remember
+kept = Ledger.open(sys.argv[1])
+asked = json.loads(sys.stdin.readline())
+for number in range(int(sys.argv[2])):
+    remember(kept, f"late{number}", f"always late{number}", embedding=asked, importance=1.0)
+    print(number, flush=True)  # it is committed
+"""
 
-def measure_memory(size: int, asked: int) -> list[Row]:
-    """Measure recall, warm, common, plain, in a new process, and after another process stored."""
+
+def first_recall(folder: str, query: Sequence[float], how: str) -> tuple[float, float]:
+    """Return seconds and bytes of the first recall in a new process."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST, folder, how],
+        input=json.dumps(query), capture_output=True, text=True, check=True, env=PROCESS,
+    )  # fmt: skip
+    taken, kib = map(float, done.stdout.split())
+    return taken, kib * 1024
+
+
+def while_storing(kept: Ledger, folder: str, query: Sequence[float], times: int) -> list[float]:
+    """Return what each recall took while another process stored; end the run where one missed a committed row."""
+    taken: list[float] = []
+    with subprocess.Popen(
+        [sys.executable, "-c", STORE, folder, str(times)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=PROCESS,
+    ) as other:  # fmt: skip
+        if other.stdin is None or other.stdout is None:
+            raise AssertionError("unreachable: both are pipes")
+        other.stdin.write(json.dumps(query) + "\n")
+        other.stdin.close()
+        for line in other.stdout:
+            start = time.perf_counter()
+            hits = memory.recall(kept, f"late{line.strip()}", actor_id="a", query_embedding=query, now=NOW)
+            taken.append(time.perf_counter() - start)
+            if f"late{line.strip()}" not in {hit.id for hit in hits}:
+                raise SystemExit("recall does not see what another process has stored")
+    if len(taken) != times:
+        raise SystemExit("the other process did not store")
+    return taken
+
+
+def measure_memory(size: int, asked: int, queries: int) -> Measured:
+    """Measure recall: warm, with and without numpy, plainly, in a new process, and while another process stores."""
     source = random.Random(8)  # noqa: S311 - made-up data, the same in every run
-    warm: dict[int, dict[str, float]] = {}
-    rows: list[Row] = []
-    for count in (max(size // 100, memory.FAST_FROM), size):
-        with tempfile.TemporaryDirectory() as folder, closing(Ledger.open(folder)) as kept:
-            remember(kept, source, 0, count)
+    sizes = sorted({max(size // part, memory.FAST_FROM) for part in (100, 10, 1)})
+    cost: dict[str, dict[int, float]] = {name: {} for name in ("rare", "common", "columns", "plain", "peer", "opening")}
+    with tempfile.TemporaryDirectory() as folder, closing(Ledger.open(folder)) as kept:
+        stored = compared = 0
+        for count in sizes:
+            while stored < count:
+                remember(kept, source, stored, min(5_000, count - stored))
+                stored = min(stored + 5_000, count)
             query = vector(source)
 
-            def recall(words: str, kept: Ledger = kept, query: Sequence[float] = query) -> tuple[memory.MemoryHit, ...]:
-                return memory.recall(kept, words, actor_id="a", query_embedding=query, now=NOW)
+            def recall(query: Sequence[float] = query, said: str = "w7 w8") -> tuple[memory.MemoryHit, ...]:
+                return memory.recall(kept, said, actor_id="a", query_embedding=query, now=NOW)
 
-            recall("w7 w8")
-            warm[count] = {
-                "rare": seconds(lambda recall=recall: recall("w7 w8"), asked),  # type: ignore[misc]
-                "common": seconds(lambda recall=recall: recall("always w7"), asked),  # type: ignore[misc]
-            }
-            if count < size:
-                continue
-            question = memory.Query(frozenset({"always", "w7"}), memory.unit("query", query), None, NOW)
-            start = time.perf_counter()
-            same = plain_recall(kept, question, 5) == recall("always w7")
-            plain = time.perf_counter() - start
-            if not same:
-                raise SystemExit("recall differs from the plain definition")
-            done = subprocess.run(
-                [sys.executable, "-c", FIRST, folder],
-                input=json.dumps(query),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            first, kib = map(float, done.stdout.split())
-            with closing(Ledger.open(folder)) as other:
-                memory.remember(other, "late", "always w7", importance=1.0, embedding=query, created_at=NOW, now=NOW)
-            start = time.perf_counter()
-            seen = recall("always w7")[0].id
-            after = time.perf_counter() - start
-            if seen != "late":
-                raise SystemExit("recall does not see what another connection stored")
-            small = warm[min(warm)]
-            ms = {name: value * 1e3 for name, value in warm[count].items()}
-            rows += [
-                most("recall, warm", ms["rare"], "ms", 30, at_hundredth=small["rare"] * 1e3, plain=plain * 1e3),
-                most("recall, warm, a query word in every memory", ms["common"], "ms", 30,
-                     at_hundredth=small["common"] * 1e3, plain=plain * 1e3),
-                most("recall without numpy", plain, "s", 4),
-                most("first recall in a new process", first, "s", 1.5),
-                most("memory of the first recall / raw vectors", kib * 1024 / (4 * DIMENSIONS * count), "times", 2.2),
-                most("recall after another connection stored one / first recall", after / first, "times", 0.2,
-                     ms=after * 1e3),
-            ]  # fmt: skip
-    return rows
+            def common(query: Sequence[float] = query) -> tuple[memory.MemoryHit, ...]:
+                return memory.recall(kept, "always w7", actor_id="a", query_embedding=query, now=NOW)
+
+            recall()
+            cost["rare"][count], cost["common"][count] = seconds(recall, asked), seconds(common, asked)
+            with using(memory_columns):
+                recall()
+                cost["columns"][count] = seconds(common, max(3, asked // 3))
+            cost["plain"][count] = seconds(lambda query=query: plain_recall(kept, "always w7", query), 1)  # type: ignore[misc]
+            cost["opening"][count] = seconds(lambda: Ledger.open(folder).close(), asked)
+            if count == sizes[0]:
+                compared = require_same(kept, source, queries, whole=False)
+        compared_whole = require_same(kept, source, 3, whole=True)
+        with kept.read() as tx:
+            rows = tx.all("SELECT embedding FROM memories ORDER BY seq")
+        matrix = np.frombuffer(b"".join(row["embedding"] for row in rows), "<f4").reshape(-1, DIMENSIONS)
+        del rows
+        asked_vector = np.array(query, dtype=np.float32)
+        peer = seconds(lambda: np.argpartition(matrix @ asked_vector, -5)[-5:], asked)
+        bare = seconds(lambda: bare_opening(kept.path), asked)
+        first, held = first_recall(folder, query, "with numpy")
+        first_columns, held_columns = first_recall(folder, query, "without numpy")
+        storing = while_storing(kept, folder, query, asked)
+    raw, small = 4 * DIMENSIONS * size, sizes[0]
+    ms = {name: {count: taken * 1e3 for count, taken in by_size.items()} for name, by_size in cost.items()}
+    same = {"peer_name": "numpy: one product of all vectors in memory, best cosines only"}
+    rows_ = [
+        most("recall, warm", ms["rare"][size], "ms", 30, hundredth=ms["rare"][small], plain=ms["plain"][size],
+             peer=peer * 1e3, **same),
+        most("recall, warm, a query word in every memory", ms["common"][size], "ms", 30,
+             hundredth=ms["common"][small], plain=ms["plain"][size], peer=peer * 1e3, **same),
+        least("queries on which both indexes equal the plain definition", compared, "queries", queries,
+              beside={"memories": sizes[0], "more queries among all memories": compared_whole}),
+        most("recall without numpy", cost["columns"][size], "s", 4, hundredth=cost["columns"][small],
+             plain=cost["plain"][size]),
+        least("plain definition / recall without numpy", cost["plain"][size] / cost["columns"][size], "times", 4),
+        most("first recall in a new process", first, "s", 1.5, beside={"without numpy, s": first_columns}),
+        most("memory of the first recall / raw vectors", held / raw, "times", 2.2,
+             beside={"without numpy, times": held_columns / raw}),
+        most("recall while another process stores / first recall", statistics.median(storing) / first, "times", 0.2,
+             beside={"ms": statistics.median(storing) * 1e3, "slowest, ms": max(storing) * 1e3,
+                     "stored meanwhile": len(storing)}),
+        most("opening an existing ledger", ms["opening"][size], "ms", 5, hundredth=ms["opening"][small],
+             peer=bare * 1e3, peer_name="sqlite3.connect and one SELECT"),
+    ]  # fmt: skip
+    chart = "recall, by memories"
+    lines = [
+        growth(chart, "plain definition", cost["plain"]),
+        growth(chart, "standard library", cost["columns"]),
+        growth(chart, "with numpy", cost["common"]),
+    ]
+    return rows_, lines
+
+
+def bare_opening(path: Path) -> None:
+    """Open a database without any check of ours, and ask one thing."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 
 
 # Transcripts
@@ -193,77 +352,136 @@ def fill(kept: Ledger, session: str, count: int) -> None:
             context.append_message(kept, session, "tool", "found", tool_call_id=call, now=NOW)
 
 
-def measure_context(size: int, appended: int, times: int) -> list[Row]:
-    """Measure compact_one, render_context and append_message, each beside 1/100 of the size."""
-    rows: list[Row] = []
-    cost: dict[int, float] = {}
-    for count in (size // 100, size):
+def measure_context(size: int, appended: int, times: int) -> Measured:
+    """Measure compact_one, render_context and append_message at several sizes."""
+    compact: dict[int, float] = {}
+    render: dict[int, float] = {}
+    append: dict[int, list[float]] = {}
+    shown = 0
+    for count in (size // 100, size // 10, size):
         with ledger() as kept:
             fill(kept, "s", count)
             before = context.coverage(kept, "s")
-            cost[count] = seconds(
+            compact[count] = seconds(
                 lambda kept=kept: context.compact_one(kept, "s", lambda _, __: "sum", max_rows=2, now=NOW),  # type: ignore[misc]
                 times,
             )
             if context.coverage(kept, "s") == before:
                 raise SystemExit("nothing was compacted")
-            if count == size:
-                left = min(500, count // 2)
-                context.compact_one(kept, "s", lambda _, __: "all", max_rows=count - left, now=NOW)
-                shown = len(context.render_context(kept, "s"))
-                render = seconds(lambda kept=kept: context.render_context(kept, "s"), times)  # type: ignore[misc]
-                rows.append(most("render_context", render * 1e3, "ms", 15, items_shown=float(shown)))
-    rows.append(most("compact_one, cost against 1/100 of the rows", cost[size] / cost[size // 100], "times", 1.3,
-                     ms=cost[size] * 1e3))  # fmt: skip
+            left = max(10, count // 60)
+            context.compact_one(kept, "s", lambda _, __: "all", max_rows=count - left, now=NOW)
+            shown = len(context.render_context(kept, "s"))
+            render[count] = seconds(lambda kept=kept: context.render_context(kept, "s"), times)  # type: ignore[misc]
     with ledger() as kept:
-        for session, count in (("small", max(2, appended // 1_000)), ("large", appended)):
-            fill(kept, session, count)
-        taken: dict[str, list[float]] = {"small": [], "large": []}
-        for number in range(times * 2):  # in turn, so that both meet the same load
-            session = ("small", "large")[number % 2]
-            taken[session].append(
-                seconds(lambda s=session: context.append_message(kept, s, "user", "hello", now=NOW), 1)  # type: ignore[misc]
-            )
-    small, large = (statistics.median(taken[name]) for name in ("small", "large"))
-    rows.append(most("append_message, cost against 1/1000 of the rows", large / small, "times", 1.2, ms=large * 1e3))
-    return rows
+        counts = [max(2, appended // part) for part in (1_000, 100, 10, 1)]
+        for count in counts:
+            fill(kept, f"s{count}", count)
+            append[count] = []
+        for _ in range(times):  # in turn, so that all meet the same load
+            for count, taken in append.items():
+                taken.append(
+                    seconds(lambda s=f"s{count}": context.append_message(kept, s, "user", "hello", now=NOW), 1)  # type: ignore[misc]
+                )
+    appends = {count: statistics.median(taken) for count, taken in append.items()}
+    rows = [
+        most("render_context", render[size] * 1e3, "ms", 15, hundredth=render[size // 100] * 1e3,
+             beside={"items shown": shown}),
+        most("compact_one, cost against 1/100 of the rows", compact[size] / compact[size // 100], "times", 1.3,
+             beside={"ms": compact[size] * 1e3}),
+        most("append_message, cost against 1/1000 of the rows", appends[counts[-1]] / appends[counts[0]], "times", 1.2,
+             beside={"ms": appends[counts[-1]] * 1e3}),
+    ]  # fmt: skip
+    chart = "transcripts, by rows"
+    return rows, [
+        growth(chart, "render_context", render),
+        growth(chart, "compact_one", compact),
+        growth(chart, "append_message", appends),
+    ]
 
 
 # Tools, watchers
 
 
-def catalog(size: int) -> ToolCatalog:
-    """Return a catalogue of made-up tools."""
+def catalog(size: int) -> list[Tool]:
+    """Return made-up tools."""
     source = random.Random(4)  # noqa: S311 - made-up data, the same in every run
     verbs, nouns = ("read", "list", "send", "make", "drop"), [f"thing{n}" for n in range(500)]
-    return ToolCatalog(
-        [
-            Tool(f"{source.choice(verbs)}_{source.choice(nouns)}_{n}", f"Use {source.choice(nouns)} to read one record")
-            for n in range(size)
-        ]
-    )
-
-
-def measure_tools(size: int, times: int) -> list[Row]:
-    """Measure discover and its construction."""
-    cost: dict[int, float] = {}
-    for count in (size // 100, size):
-        built = seconds(lambda count=count: catalog(count), 1)  # type: ignore[misc]
-        made = catalog(count)
-        cost[count] = seconds(lambda made=made: made.discover("read thing7 record"), times)  # type: ignore[misc]
     return [
-        most("discover, words in every tool", cost[size] * 1e3, "ms", 5, at_hundredth=cost[size // 100] * 1e3),
-        most("ToolCatalog construction", built, "s", 1.5),
+        Tool(f"{source.choice(verbs)}_{source.choice(nouns)}_{n}", f"Use {source.choice(nouns)} to read one record")
+        for n in range(size)
     ]
 
 
-def measure_watchers(size: int, times: int) -> list[Row]:
+def plain_discover(tools: Sequence[Tool], query: str) -> list[str]:
+    """Return the names of the best five tools by the definition: every tool's words against every word of the query."""
+    asked = tuple(dict.fromkeys(words(query)))
+    table = [(tool, strengths(tool)) for tool in tools]
+
+    def strength(own: Mapping[str, float], word: str) -> float:
+        return max(own.get(form, 0.0) * (1 if form == word else 0.8) for form in forms(word))
+
+    weight = {word: rarity(len(table), sum(strength(own, word) > 0 for _, own in table)) for word in asked}
+    scored = []
+    for tool, own in table:
+        total = 0.0
+        for word in asked:
+            total += weight[word] * strength(own, word)
+        if total:
+            scored.append((words(tool.name) != words(query), -total, tool.name))
+    return [name for *_, name in sorted(scored)][:5]
+
+
+def measure_tools(size: int, times: int) -> Measured:
+    """Measure discover and its construction."""
+    asked = {"discover": "read thing7 record", "discover, each word in every tool": "use to read one record"}
+    cost: dict[str, dict[int, float]] = {name: {} for name in (*asked, "built", "plain", "peer", "peer built")}
+    for count in (size // 100, size // 10, size):
+        tools = catalog(count)
+        start = time.perf_counter()
+        made = ToolCatalog(tools)
+        cost["built"][count] = time.perf_counter() - start
+        for name, query in asked.items():
+            cost[name][count] = seconds(lambda made=made, query=query: made.discover(query), times)  # type: ignore[misc]
+            start = time.perf_counter()
+            plain = plain_discover(tools, query)
+            cost["plain"][count] = time.perf_counter() - start
+            if plain != [tool.name for tool in made.discover(query).tools]:
+                raise SystemExit("discover differs from the plain definition")
+        start = time.perf_counter()
+        peer = bm25s.BM25()
+        peer.index([list(words(ranking.tool_text(tool))) for tool in tools], show_progress=False)
+        cost["peer built"][count] = time.perf_counter() - start
+        split = [list(words(asked["discover"]))]
+        cost["peer"][count] = seconds(
+            lambda peer=peer, split=split, count=count: peer.retrieve(split, k=min(5, count), show_progress=False),  # type: ignore[misc]
+            times,
+        )
+    ms = {name: {count: taken * 1e3 for count, taken in by_size.items()} for name, by_size in cost.items()}
+    rows = [
+        most(name, ms[name][size], "ms", 5, hundredth=ms[name][size // 100], plain=ms["plain"][size],
+             peer=ms["peer"][size], peer_name="bm25s, the five best")
+        for name in asked
+    ]  # fmt: skip
+    built = most("ToolCatalog, construction", cost["built"][size], "s", 1.5, hundredth=cost["built"][size // 100],
+                 peer=cost["peer built"][size], peer_name="bm25s, index")  # fmt: skip
+    chart = "discover, by tools"
+    lines = [
+        growth(chart, "plain definition", cost["plain"]),
+        growth(chart, "BM25 (bm25s)", cost["peer"]),
+        growth(chart, "each word in every tool", cost["discover, each word in every tool"]),
+        growth(chart, "one rare word", cost["discover"]),
+    ]
+    return [*rows, built], lines
+
+
+def measure_watchers(size: int, times: int) -> Measured:
     """Measure run_all_due with ten due watchers among few and many."""
     due = min(10, size // 10)
     cost: dict[int, float] = {}
+    plain: dict[int, float] = {}
     quiet = automation.WatchDecision(fire=False, message="", state={})
     handler = automation.Handler(lambda _: quiet, lambda _, __: None)
-    for count in (due, size):
+    for count in sorted({due, max(due, size // 10), size}):
         with ledger() as kept:
             with kept.write():
                 for number in range(count):
@@ -281,10 +499,19 @@ def measure_watchers(size: int, times: int) -> list[Row]:
                 ),
                 times,
             )
-    return [most("run_all_due, 10 due", cost[size] * 1e3, "ms", 25, only_the_due=cost[due] * 1e3)]
+
+            def each(kept: Ledger = kept, ticks: Iterator[int] = ticks, count: int = count) -> None:
+                now = NOW + timedelta(seconds=60 * next(ticks))
+                for number in range(count):
+                    automation.run_due(kept, f"a{number}", handler.condition, handler.payload, now=now)
+
+            plain[count] = seconds(each, 3)
+    row = most("run_all_due, 10 due", cost[size] * 1e3, "ms", 25, hundredth=cost[due] * 1e3, plain=plain[size] * 1e3)
+    chart = "watchers of which 10 are due"
+    return [row], [growth(chart, "run_due for each", plain), growth(chart, "run_all_due", cost)]
 
 
-# Sessions, opening
+# Sessions, processes
 
 CLAIMS = """
 import sys, time
@@ -309,7 +536,7 @@ print(start, time.time(), slowest, refused)
 """
 
 
-def measure_sessions(count: int) -> list[Row]:
+def measure_sessions(count: int) -> Measured:
     """Measure claim and finish against a bare loop of two commits, and eight processes against one."""
     with ledger() as kept, tempfile.TemporaryDirectory() as folder:
         bare = sqlite3.connect(Path(folder) / "bare.db", isolation_level=None)
@@ -333,8 +560,9 @@ def measure_sessions(count: int) -> list[Row]:
             theirs.append(seconds(two_commits, 1))
             ours.append(seconds(claim_and_finish, 1))
         bare.close()
-        rows = [least("claim + finish, rate against a bare loop", statistics.median(theirs) / statistics.median(ours),
-                      "times", 0.45, ms=statistics.median(ours) * 1e3)]  # fmt: skip
+        mine, peer = statistics.median(ours), statistics.median(theirs)
+        alone_row = least("claim + finish, rate against a bare loop", peer / mine, "times", 0.45,
+                          beside={"ms": mine * 1e3, "bare loop, ms": peer * 1e3})  # fmt: skip
 
     def together(workers: int) -> tuple[float, float, float]:
         with tempfile.TemporaryDirectory() as folder:
@@ -354,59 +582,44 @@ def measure_sessions(count: int) -> list[Row]:
     alone, _, _ = together(1)
     all_of_them, slowest, refused = together(WORKERS)
     row = least("8 processes together, rate against one", all_of_them / alone, "times", 0.4,
-                slowest_call_seconds=slowest, refused_calls=refused)  # fmt: skip
-    return [*rows, replace(row, holds=bool(row.holds) and refused == 0)]
+                beside={"slowest call, s": slowest, "refused calls": refused})  # fmt: skip
+    return [alone_row, replace(row, holds=bool(row.holds) and refused == 0)], []
 
 
-def measure_opening(times: int) -> list[Row]:
-    """Measure opening an existing ledger, and the scenario as a process."""
+def measure_process(times: int) -> Measured:
+    """Measure the scenario as a process."""
     with tempfile.TemporaryDirectory() as folder:
-        Ledger.open(folder).close()
-        opened = seconds(lambda: Ledger.open(folder).close(), times)
         command = [sys.executable, "-m", "sovereign_agent", "mechanisms", "--root", folder]
-        process = seconds(lambda: subprocess.run(command, check=True, capture_output=True), max(1, times // 3))
-        bare = seconds(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True), max(1, times // 3))
-    return [
-        most("opening an existing ledger", opened * 1e3, "ms", 5),
-        most("sovereign-agent mechanisms as a process", process * 1e3, "ms", 150, bare_python=bare * 1e3),
-    ]
+        subprocess.run(command, check=True, capture_output=True, env=PROCESS)
+        process = seconds(lambda: subprocess.run(command, check=True, capture_output=True, env=PROCESS), times)
+        bare = seconds(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True, env=PROCESS), times)
+        click = seconds(lambda: subprocess.run([sys.executable, "-c", "import click"], check=True, env=PROCESS), times)
+    row = most("sovereign-agent mechanisms as a process", process * 1e3, "ms", 150, peer=bare * 1e3,
+               peer_name="a Python process that does nothing", beside={"import of click, ms": click * 1e3})  # fmt: skip
+    return [row], []
 
 
-def digest() -> str:
-    """Return one digest of the files that are measured, and of this one."""
-    found = hashlib.sha256()
-    for path in sorted([*(ROOT / "src/sovereign_agent").glob("*.py"), Path(__file__)]):
-        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()
-
-
-def run(*, quick: bool) -> dict[str, object]:
+def run(*, quick: bool) -> dict[str, Any]:
     """Measure all rows, and say where and when."""
-    load, measured = os.getloadavg()[0], digest()
-    rows = [
-        *measure_opening(3 if quick else 30),
-        *measure_tools(200 if quick else 10_000, 3 if quick else 50),
-        *measure_watchers(20 if quick else 1_000, 3 if quick else 20),
-        *measure_sessions(10 if quick else 200),
-        *measure_context(2_000 if quick else 30_000, 2_000 if quick else 100_000, 3 if quick else 40),
-        *measure_memory(1_500 if quick else 100_000, 3 if quick else 30),
+    found = record.about(*MEASURED)
+    parts = [
+        measure_process(2 if quick else 20),
+        measure_tools(200 if quick else 10_000, 3 if quick else 50),
+        measure_watchers(20 if quick else 1_000, 3 if quick else 20),
+        measure_sessions(10 if quick else 200),
+        measure_context(2_000 if quick else 30_000, 2_000 if quick else 100_000, 3 if quick else 40),
+        measure_memory(1_500 if quick else 100_000, 3 if quick else 30, 10 if quick else 1_000),
     ]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return {
+    quality = {"tools": ranking.tools(), "memories": ranking.memories()}
+    found["machine"] |= {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
+    return found | {
         "quick": quick,
-        "commit": commit.stdout.strip(),
-        "measured": measured,
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": {
-            "cores": os.cpu_count(),
-            "system": platform.platform(terse=True),
-            "python": platform.python_version(),
-            "sqlite": sqlite3.sqlite_version,
-            "load_before": round(load, 2),
-            "load_after": round(os.getloadavg()[0], 2),
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "rows": [asdict(replace(row, holds=None) if quick else row) for rows, _ in parts for row in rows],
+        "growth": [asdict(line) for _, lines in parts for line in lines],
+        "ranking": {
+            of: {group: {name: asdict(one) for name, one in by.items()} for group, by in groups.items()}
+            for of, groups in quality.items()
         },
-        "rows": [asdict(replace(row, holds=None) if quick else row) for row in rows],
     }
 
 
@@ -414,13 +627,20 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description="Measure every row of the table.")
     parser.add_argument("--quick", action="store_true", help="small sizes, seconds: shows that everything runs")
+    parser.add_argument("--write", action="store_true", help="record the run for the evidence page")
     parser.add_argument("-o", "--output", type=Path, help="where to write the JSON; standard output when omitted")
     options = parser.parse_args()
-    found = json.dumps(run(quick=options.quick), indent=2) + "\n"
-    if options.output:
-        options.output.write_text(found)
+    if options.write and options.quick:
+        parser.error("a quick run is no record")
+    if options.write:
+        record.require_commit()
+    found = run(quick=options.quick)
+    if options.write:
+        record.write("benchmarks", found)
+    elif options.output:
+        options.output.write_text(json.dumps(found, indent=2) + "\n")
     else:
-        sys.stdout.write(found)
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

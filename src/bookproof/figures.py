@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
+from itertools import pairwise
 
 WIDE, NARROW = 720, 340
 """Widths of the two drawings in their own units, which are pixels at the size they are made for."""
@@ -301,6 +302,95 @@ def bars(title: str, legend: Sequence[str], rows: Sequence[Bar], *, digits: int 
     return _figure(title, {WIDE: draw, NARROW: draw}, ["", *legend, ""], table)
 
 
+def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], *, across: str, up: str) -> str:
+    """Return lines over two logarithmic axes: how something grows. A straight line at 45 degrees grows in proportion.
+
+    Parameters:
+        title: What the figure shows.
+        lines: The points of each line by its name, from left to right; at most six lines, all numbers above 0.
+        across: What the first number of a point is.
+        up: What the second one is, with its unit.
+
+    Raises:
+        ValueError: There are too many lines or no points, or a number has no logarithm.
+    """
+    points = _checked(lines)
+
+    def draw(paper: _Paper) -> None:
+        for number, name in enumerate(lines):
+            paper.curve(number, 0, paper.y + 8, 26, paper.y + 8)
+            paper.y += paper.text(34, paper.y, name, paper.width - 34) + 2
+        paper.y += 6 + paper.text(0, paper.y + 2, up, paper.width, strong=True)
+        plot = _Plot(paper, points)
+        for number, line in enumerate(lines.values()):
+            places = [plot.place(*point) for point in line]
+            for (x1, y1), (x2, y2) in pairwise(places):
+                paper.curve(number, x1, y1, x2, y2)
+            for x, y in places:
+                paper.part(number, x - 3, y - 3, 6, 6)
+        paper.y += paper.text(paper.width / 2, paper.y, across, paper.width, anchor="middle", strong=True)
+
+    sizes = sorted({x for x, _ in points})
+    known = {name: dict(line) for name, line in lines.items()}
+    table = [[name, *(_short(line[x]) if x in line else "" for x in sizes)] for name, line in known.items()]
+    return _figure(title, {WIDE: draw, NARROW: draw}, [f"{up}, by {across}", *map(_short, sizes)], table)
+
+
+def _checked(lines: Mapping[str, Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """Return the points of all lines, which can be drawn."""
+    if len(lines) > _PARTS:
+        raise ValueError(f"at most {_PARTS} lines can be told apart: {len(lines)}")
+    points = [point for line in lines.values() for point in line]
+    if not points:
+        raise ValueError("there are no points to draw")
+    for number in (number for point in points for number in point):
+        if not 0 < number < math.inf:
+            raise ValueError(f"a number has no place on a logarithmic axis: {number}")
+    return points
+
+
+class _Plot:
+    """Two logarithmic axes with a line for each power of ten, drawn where the paper is, which then is below them."""
+
+    def __init__(self, paper: _Paper, points: Sequence[tuple[float, float]]) -> None:
+        xs, ys = ([math.log10(point[axis]) for point in points] for axis in (0, 1))
+        self._first, self._span = min(xs), (max(xs) - min(xs)) or 1.0
+        self._low = math.floor(min(ys))
+        self._high = max(self._low + 1, math.ceil(max(ys)))
+        names = {power: _short(10.0**power) for power in range(self._low, self._high + 1)}
+        left = max(map(len, names.values())) * _CHARACTER + 8
+        self._left, self._right = left + 8, paper.width - 24
+        self._top, self._height = paper.y + 8, 30.0 * len(names)
+        for power, name in names.items():
+            y = self._up(power)
+            paper.line(left, y, paper.width, y)
+            paper.text(left - 6, y - 9, name, left, anchor="end")
+        paper.y = self._top + self._height + 6
+        for power in range(math.ceil(self._first - 1e-9), math.floor(self._first + self._span + 1e-9) + 1):
+            name = _short(10.0**power)
+            half = len(name) * _CHARACTER / 2
+            x = min(self._along(power), paper.width - half)
+            paper.text(x, paper.y, name, 2 * half + 20, anchor="middle")
+        paper.y += _LINE
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Return where a point stands in the drawing."""
+        return self._along(math.log10(x)), self._up(math.log10(y))
+
+    def _along(self, power: float) -> float:
+        return self._left + (power - self._first) / self._span * (self._right - self._left)
+
+    def _up(self, power: float) -> float:
+        return self._top + (self._high - power) / (self._high - self._low) * self._height
+
+
+def _short(number: float) -> str:
+    """Return a number with three digits or so, in full."""
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f}".rstrip("0").rstrip(".")
+
+
 _PARTS = 6
 
 
@@ -343,6 +433,11 @@ class _Paper:
 
     def line(self, x1: float, y1: float, x2: float, y2: float) -> None:
         self.shapes.append(f'<line class="figure-axis" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
+
+    def curve(self, number: int, x1: float, y1: float, x2: float, y2: float) -> None:
+        self.shapes.append(
+            f'<line class="figure-curve-{number}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+        )
 
     def tick(self, x: float, y1: float, y2: float, tone: Tone) -> None:
         self.shapes.append(f'<line class="figure-tick-{tone}" x1="{x:.1f}" y1="{y1:.1f}" x2="{x:.1f}" y2="{y2:.1f}"/>')

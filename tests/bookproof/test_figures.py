@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookproof.figures import NARROW, WIDE, Bar, Cell, Mark, Span, Tone, bars, lanes, matrix, strip
+from bookproof.figures import NARROW, WIDE, Bar, Cell, Mark, Span, Tone, bars, curves, lanes, matrix, strip
 
 words = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=40)
 tones = st.sampled_from(Tone)
@@ -89,6 +89,30 @@ def test_the_length_of_a_bar_is_its_total() -> None:
         assert widths[0] == widths[1] == pytest.approx(2 * widths[2], abs=0.2)
 
 
+above_0 = st.floats(1e-4, 1e9)
+
+
+@given(st.dictionaries(words, st.lists(st.tuples(above_0, above_0), min_size=1, max_size=4), min_size=1, max_size=6))
+def test_curves_hold_every_line_inside(lines: dict[str, list[tuple[float, float]]]) -> None:
+    figure = curves("growth", lines, across="rows", up="ms")
+    well_formed(figure)
+    assert all(name in facts(figure) for name in lines)
+
+
+def test_equal_factors_are_equal_steps_of_a_curve() -> None:
+    figure = curves(
+        "growth", {"a": [(10, 1), (100, 10), (1_000, 100)], "b": [(10, 1), (1_000, 1)]}, across="n", up="ms"
+    )
+    assert all(text in facts(figure) for text in ("10", "100", "1,000", "ms, by n"))
+    for kind in ("wide", "narrow"):
+        shape = r'class="figure-part-(\d)" x="([\d.]+)" y="([\d.]+)" width="6.0"'
+        found = [(line, float(x), float(y)) for line, x, y in re.findall(shape, drawn(figure, kind))]
+        (_, x1, y1), (_, x2, y2), (_, x3, y3), (_, x4, y4), (_, x5, y5) = found
+        assert x2 - x1 == pytest.approx(x3 - x2, abs=0.2)
+        assert y1 - y2 == pytest.approx(y2 - y3, abs=0.2) != 0
+        assert (x4, y4, x5, y5) == (x1, y1, x3, y1)
+
+
 def test_a_span_stands_where_it_lasts() -> None:
     figure = lanes("t", ["a"], [Span("a", 0, 10, ""), Span("a", 10, 30, "")], end=40)
     boxes = re.findall(r'<rect class="figure-plain" x="([\d.]+)" y="8.0" width="([\d.]+)"', drawn(figure, "wide"))
@@ -122,6 +146,10 @@ def test_each_tone_has_a_class_of_its_own() -> None:
             bars("t", ["recency"], [Bar("m1", (1.0,), "third by score, fourth after the penalty")]),
             "recency m1 third by score, fourth after the penalty",
         ),
+        (
+            curves("t", {"the plain definition": [(1_000, 0.02), (100_000, 29_000)]}, across="memories", up="ms"),
+            "the plain definition ms 0.01 10,000 1,000 100,000 memories",
+        ),
     ],
 )
 def test_every_label_stands_whole_and_inside(figure: str, labels: str, kind: str) -> None:
@@ -149,6 +177,9 @@ def test_every_label_stands_whole_and_inside(figure: str, labels: str, kind: str
         (lambda: bars("t", ["x"], [Bar("a", (-1.0,))]), "below 0"),
         (lambda: bars("t", ["x"], [Bar("a", (float("nan"),))]), "not finite"),
         (lambda: bars("t", list("abcdefg"), []), "at most 6"),
+        (lambda: curves("t", {letter: [(1, 1)] for letter in "abcdefg"}, across="", up=""), "at most 6"),
+        (lambda: curves("t", {"a": []}, across="", up=""), "no points"),
+        (lambda: curves("t", {"a": [(1, 0)]}, across="", up=""), "logarithmic axis: 0"),
     ],
 )
 def test_data_that_cannot_be_drawn_is_a_value_error(make: object, message: str) -> None:
