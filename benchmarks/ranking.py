@@ -272,8 +272,9 @@ QUESTIONS: Mapping[str, Sequence[tuple[str, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How well one search did on the queries of one group, each number a mean between 0 and 1."""
+    """How well one search did on the queries of one group, each share between 0 and 1."""
 
+    queries: int
     precision_at_1: float
     """Share of queries whose first result is one that was meant."""
     recall_at_5: float
@@ -288,6 +289,7 @@ def measured(search: Search, queries: Sequence[tuple[str, tuple[str, ...]]]) -> 
     """Return how well a search answers labelled queries."""
     found = [(search(query)[:MOST], meant) for query, meant in queries]
     return Quality(
+        queries=len(found),
         precision_at_1=sum(bool(names) and names[0] in meant for names, meant in found) / len(found),
         recall_at_5=sum(len({*names} & {*meant}) / len(meant) for names, meant in found) / len(found),
     )

@@ -58,6 +58,8 @@ class Row:
     operation: str
     figure: float
     unit: str
+    limit: str
+    """`at most` or `at least`."""
     bound: float
     holds: bool | None
     """Whether the figure keeps its bound; None at the quick size, which gives no verdict."""
@@ -73,12 +75,12 @@ class Row:
 
 def most(operation: str, figure: float, unit: str, bound: float, **more: Any) -> Row:
     """Return a row whose figure must stay under its bound."""
-    return Row(operation, figure, unit, bound, figure <= bound, **more)
+    return Row(operation, figure, unit, "at most", bound, figure <= bound, **more)
 
 
 def least(operation: str, figure: float, unit: str, bound: float, **more: Any) -> Row:
     """Return a row whose figure must reach its bound."""
-    return Row(operation, figure, unit, bound, figure >= bound, **more)
+    return Row(operation, figure, unit, "at least", bound, figure >= bound, **more)
 
 
 @dataclass(frozen=True, slots=True)

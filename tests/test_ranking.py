@@ -35,7 +35,7 @@ def test_every_label_names_something_that_is_there(ranking: Any) -> None:
 def test_quality_is_counted_as_its_names_say(ranking: Any) -> None:
     answers = {"one": ["a", "b"], "two": ["x", "b", "c"], "three": []}
     queries = [("one", ("a",)), ("two", ("b", "d")), ("three", ("a",))]
-    assert ranking.measured(lambda query: answers[query], queries) == ranking.Quality(1 / 3, 0.5)
+    assert ranking.measured(lambda query: answers[query], queries) == ranking.Quality(3, 1 / 3, 0.5)
 
 
 def test_tools_are_found_at_least_as_well_as_by_bm25_in_every_group(ranking: Any) -> None:
