@@ -1,13 +1,16 @@
 """Mutants: change the six mechanism modules in small ways, one at a time, and see whether their tests notice.
 
 `uv run --no-sync --with mutmut==3.8.1 python .ci/mutants.py FOLDER` copies this commit to FOLDER, lets mutmut make its
-mutants there, draws some of each module with a fixed seed and runs their tests; `--again` runs those that survived
-once more, with the tests of the working tree. mutmut makes no mutants of decorated
-functions, nor of anything outside functions, and a value computed at import is computed without the change.
+mutants there, draws some of each module with a fixed seed and runs their tests. `--again survivors` runs those that
+were not killed once more, and `--again all` every one, with the tests of the working tree. `--write` records them
+in `docs/evidence/mutants.json`, with the reasons that `.ci/mutants.toml` gives for survivors. mutmut makes no mutants
+of decorated functions, nor of anything outside functions; what is computed at import is computed without the change.
 
 mutmut's own runner hands every test's id to pytest, which does not find all of them again and runs none. Here one
-process per module collects the tests, and each mutant gets a fork of it: the tests that reach the changed function
-first, then all others of the module, until one fails.
+process per module collects the tests and learns which of them reach which function. Each mutant gets a fork of that
+process, which runs those that reach the changed function, the quickest first, until one fails. Tests that take more
+than a few seconds, and those with processes of their own, are left out unless nothing else reaches the function. A
+mutant has survived only if at least one test ran to its end.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -34,14 +38,20 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 SEED = 20260105
 TESTS = {
-    "isolation": ("tests/test_isolation.py",),
-    "automation": ("tests/test_automation.py", "tests/test_automation_processes.py"),
+    "isolation": ("tests/test_isolation.py", "tests/test_hosts.py"),
+    "automation": ("tests/test_automation.py",),
     "context": ("tests/test_context.py", "tests/test_context_properties.py"),
-    "coordination": ("tests/test_coordination.py", "tests/test_coordination_processes.py"),
+    "coordination": ("tests/test_coordination.py",),
     "tools": ("tests/test_tools.py",),
     "memory": ("tests/test_memory.py", "tests/test_memory_properties.py"),
 }
-SHARED = ("tests/test_advanced_mechanisms.py",)
+SHARED = ("tests/test_advanced_mechanisms.py", "tests/test_hostile.py")
+PROCESSES = {
+    "automation": ("tests/test_automation_processes.py",),
+    "coordination": ("tests/test_coordination_processes.py",),
+}
+"""Run only for functions that no other test reaches."""
+SLOW_SECONDS = 3.0
 SETTINGS = f"""
 [tool.mutmut]
 source_paths = ["src"]
@@ -92,18 +102,35 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
     return {one["mutant"]: one for one in map(json.loads, lines)}
 
 
+def worked() -> float:
+    """Return the seconds of work of this process and of the children that it waited for."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
 class Runner:
     """A pytest plugin that runs the collected tests once per mutant, each time in a fork."""
 
-    def __init__(self, folder: Path, mutants: list[str]) -> None:
+    def __init__(self, folder: Path, mutants: list[str], before: dict[str, dict[str, Any]]) -> None:
         self.folder = folder
         self.mutants = mutants
+        self.before = before
         self.failed = ""
+        self.ran = False
+
+    def pytest_collection(self) -> None:
+        """Let a property fail at once: nobody reads the smallest example."""
+        from hypothesis import Phase, settings
+
+        settings.register_profile("mutants", settings(), phases=(Phase.explicit, Phase.generate))
+        settings.load_profile("mutants")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Remember the first test that failed."""
+        """Remember the first test that failed, and whether one was run to its end."""
         if report.failed and not self.failed:
             self.failed = report.nodeid
+        if report.when == "call" and report.passed:
+            self.ran = True
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Take the place of pytest's own loop."""
@@ -112,41 +139,43 @@ class Runner:
         if code:
             raise SystemExit(f"the tests end with {code} before any change")
         known = [json.loads(line) for line in said.splitlines()]
+        (self.folder / f"tests-{self.mutants[0].split('.')[1]}.json").write_text(json.dumps(known))
         left_out = [one["test"] for one in known if not one["passed"]]
-        sys.stderr.write(f"{len(known)} tests, left out: {left_out}\n")
-        with (self.folder / "left_out.jsonl").open("a") as file:
-            file.writelines(json.dumps(test) + "\n" for test in left_out)
+        sys.stderr.write(f"{len(known)} tests, {sum(one['seconds'] for one in known):.0f} s, left out: {left_out}\n")
         running: dict[int, str] = {}
         limits: dict[int, float] = {}
         waiting = iter(self.mutants)
         while True:
             for mutant in waiting:
-                function = mutant.rpartition("__mutmut_")[0]
-                order = sorted(
-                    (function not in one["hits"], one["seconds"], index)
-                    for index, one in enumerate(known)
-                    if one["passed"]
-                )
-                items = [session.items[index] for *_, index in order]
-                limit = 30 + 3 * sum(seconds for _, seconds, _ in order)
-                child = self.start(session, lambda out, m=mutant, i=items: self.suffer(m, i, out), limit)
-                running[child], limits[child] = mutant, 2 * limit
+                order = self.order(mutant, known)
+                chosen = [(session.items[index], known[index]["seconds"]) for index in order]
+                child = self.start(session, lambda out, m=mutant, i=chosen: self.suffer(m, i, out))
+                running[child] = mutant
+                limits[child] = 30 + 5 * sum(seconds for _, seconds in chosen)
                 if len(running) == WORKERS:
                     break
             if not running:
                 return True
             for mutant, code, said in self.ended(running, limits):
-                status = {0: "survived", 1: "killed"}.get(code, "timeout" if code in (-9, -24) else f"exit {code}")
+                status = {0: "survived", 1: "killed", 4: "not reached"}.get(code, f"exit {code}")
+                status = "timeout" if code in (-signal.SIGKILL, -signal.SIGPROF) else status
                 with (self.folder / "results.jsonl").open("a") as file:
                     file.write(json.dumps({"mutant": mutant, "status": status, "test": said}) + "\n")
 
-    def start(self, session: Any, call: Callable[[Path], None], limit: float = 36_000) -> int:
+    def order(self, mutant: str, known: list[dict[str, Any]]) -> list[int]:
+        """Return which tests to run, by number: the one that failed before, then the quickest."""
+        function = mutant.rpartition("__mutmut_")[0]
+        reaching = [index for index, one in enumerate(known) if one["passed"] and function in one["hits"]]
+        quick = [index for index in reaching if known[index]["seconds"] < SLOW_SECONDS]
+        failed = self.before.get(mutant, {}).get("test")
+        return sorted(quick or reaching, key=lambda index: (known[index]["test"] != failed, known[index]["seconds"]))
+
+    def start(self, session: Any, call: Callable[[Path], None]) -> int:
         """Fork; the child leads a process group, has a directory of its own, and says what it found in a file."""
         child = os.fork()
         if child:
             return child
         os.setpgid(0, 0)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit) + 5))
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
         sink = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
@@ -157,6 +186,8 @@ class Runner:
         tempfile.tempdir = str(base)
         try:
             call(base / "said")
+        except Exception:
+            (base / "said").write_text(traceback.format_exc())
         finally:
             os._exit(3)
 
@@ -170,9 +201,6 @@ class Runner:
         while not found:
             time.sleep(TICK)
             for child in list(running):
-                limits[child] = limits.get(child, 36_000) - TICK
-                if limits[child] < 0:
-                    os.killpg(child, signal.SIGKILL)
                 done, status = os.waitpid(child, os.WNOHANG)
                 if done:
                     found = True
@@ -182,6 +210,10 @@ class Runner:
                     words = said.read_text() if said.exists() else ""
                     shutil.rmtree(self.base(child), ignore_errors=True)
                     yield running.pop(child), os.waitstatus_to_exitcode(status), words
+                elif child in limits and Path(f"/proc/{child}/stat").read_text().rpartition(") ")[2][0] == "S":
+                    limits[child] -= TICK  # it sleeps; work has a limit for each test, and waiting for a core has none
+                    if limits[child] < 0:
+                        os.killpg(child, signal.SIGKILL)
 
     def learn(self, items: list[Any], out: Path) -> None:
         """Run each test once without any change, and note what it reaches in this process."""
@@ -193,28 +225,35 @@ class Runner:
         with out.open("w") as file:
             for item, following in zip(items, [*items[1:], None], strict=True):
                 reached.clear()
-                self.failed = ""
-                start = time.monotonic()
+                self.failed, self.ran = "", False
+                start = worked()
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                one = {"test": item.nodeid, "passed": not self.failed, "seconds": time.monotonic() - start}
+                one = {
+                    "test": item.nodeid,
+                    "passed": self.ran and not self.failed,
+                    "seconds": worked() - start,
+                }
                 file.write(json.dumps({**one, "hits": sorted(reached)}) + "\n")
         os._exit(0)
 
-    def suffer(self, mutant: str, items: list[Any], out: Path) -> None:
+    def suffer(self, mutant: str, chosen: list[tuple[Any, float]], out: Path) -> None:
         """Run the tests with one change, until one fails."""
         from mutmut.mutation.trampoline import set_mutant_under_test
 
         set_mutant_under_test(mutant)
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        self.failed, self.ran = "", False
+        for (item, seconds), (following, _) in zip(chosen, [*chosen[1:], (None, 0)], strict=False):
+            out.write_text(item.nodeid)
+            signal.setitimer(signal.ITIMER_PROF, 5 + 10 * seconds)  # nobody handles it, so it ends the process
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed:
-                out.write_text(self.failed)
                 os._exit(1)
-        os._exit(0)
+        out.write_text("")
+        os._exit(0 if self.ran else 5 if chosen else 4)
 
 
-def run(folder: Path, module: str, mutants: list[str]) -> None:
-    """Run these mutants of a module in a process of its own."""
+def run(folder: Path, module: str, mutants: list[str], tests: tuple[str, ...]) -> None:
+    """Run these mutants of a module in a process of its own, with these files of tests."""
     sys.stderr.write(f"{module}: {len(mutants)} to run\n")
     child = os.fork()
     if child == 0:
@@ -224,8 +263,8 @@ def run(folder: Path, module: str, mutants: list[str]) -> None:
         os.chdir(inside)
         sys.path.insert(0, str(inside / "src"))
         os.environ |= {"CI": "true", "PYTHONPATH": str(inside / "src")}
-        arguments = ["-q", "-s", "-p", "no:cacheprovider", *TESTS[module], *SHARED]
-        os._exit(pytest.main(arguments, plugins=[Runner(folder, mutants)]))
+        arguments = ["-q", "-s", "-p", "no:cacheprovider", *tests]
+        os._exit(pytest.main(arguments, plugins=[Runner(folder, mutants, results(folder))]))
     if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         raise SystemExit(f"{module}: exit {status}")
 
@@ -236,7 +275,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--per-module", type=int, default=250)
     parser.add_argument("--modules", nargs="+", choices=TESTS, default=list(TESTS))
-    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--again", choices=("survivors", "all"))
     given = parser.parse_args()
     folder = given.folder.resolve()
     if not folder.exists():
@@ -255,10 +294,16 @@ def main() -> None:
             wanted = [
                 name
                 for name in drawn
-                if name not in known or (given.again and known[name]["status"] not in ("killed", "timeout"))
+                if name not in known
+                or given.again == "all"
+                or (given.again and known[name]["status"] not in ("killed", "timeout"))
             ]
             if wanted:
-                run(folder, module, wanted)
+                run(folder, module, wanted, (*TESTS[module], *SHARED))
+            known = results(folder)
+            alone = [name for name in wanted if known[name]["status"] == "not reached"]
+            if alone and module in PROCESSES:
+                run(folder, module, alone, PROCESSES[module])
     known = results(folder)
     for one, count in sorted(Counter((name.split(".")[1], one["status"]) for name, one in known.items()).items()):
         sys.stdout.write(f"{one[0]}: {count} {one[1]}\n")
