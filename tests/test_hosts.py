@@ -143,6 +143,41 @@ def test_what_is_ambiguous_or_no_host_is_refused_with_the_reason(asked: str, rea
             IsolationPolicy(network_hosts={asked})
 
 
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (" ", "it is blank"),
+        ("me@example.com", "it carries user information"),
+        ("example.com/", "it is a URL or a path, not a host"),
+        ("a%b", "it carries a percent sign; neither an escape nor an IPv6 zone is a host"),
+        ("[::1", "its brackets do not hold one address"),
+        ("[::1]x", "its brackets do not hold one address"),
+        ("::x", "it is no IPv6 address"),
+        ("a:0", "its port is no number from 1 to 65535"),
+        ("*.a", "a wildcard is no host, and stands in a policy only as *.name"),
+        ("a." * 128, "it is longer than 253 characters"),
+        (".a", "a part between its dots is empty or longer than 63 characters"),
+        ("a b", "it holds something other than letters, digits, inner hyphens and underscores"),
+        ("ß", "IDNA 2003 and IDNA 2008 do not agree on it; list and ask for its xn-- form"),
+        ("1", "it ends in a number without being four decimal octets; short and octal forms are ambiguous"),
+        ("ü." * 100 + "a", "its xn-- form is longer than 253 characters"),
+    ],
+)
+def test_each_reason_tells_what_is_wrong(asked: str, reason: str) -> None:
+    """Word for word: the reader mends a policy by it."""
+    with pytest.raises(ValueError) as error:
+        parse_host(asked)
+    assert str(error.value) == reason
+
+
+def test_a_name_has_at_most_253_characters_without_its_final_dot() -> None:
+    longest = "a." * 126 + "a"
+    assert str(parse_host(longest)) == str(parse_host(f"{longest}.")) == longest
+    for longer in (f"{longest}a", f"{longest}a.", f"{longest}aa"):
+        with pytest.raises(ValueError, match="longer than 253"):
+            parse_host(longer)
+
+
 def test_a_password_in_a_url_is_not_repeated() -> None:
     for ask in (IsolationPolicy().authorize_network, lambda text: IsolationPolicy(network_hosts=[text])):
         with pytest.raises((Refusal, ValueError)) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import errno
 import json
@@ -23,7 +24,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sovereign_agent import isolation
-from sovereign_agent.errors import Refusal
+from sovereign_agent.errors import Refusal, shorten
 from sovereign_agent.isolation import (
     BASE_ENVIRONMENT,
     Act,
@@ -262,7 +263,7 @@ def test_a_current_directory_that_is_gone_is_a_refusal(place: Path) -> None:
     """In a child, since a test must not stand in a directory that is gone."""
     code = """
 import os, sys
-from sovereign_agent.errors import Refusal
+from sovereign_agent.errors import Refusal, shorten
 from sovereign_agent.isolation import IsolationPolicy
 os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
 policy = IsolationPolicy(filesystem_roots=["/"])
@@ -292,7 +293,7 @@ def test_a_component_that_cannot_be_examined_is_refused() -> None:
     """Behind a closed directory there may be a link to anywhere. In a child without root, which sees everything."""
     code = """
 import ctypes, os, sys
-from sovereign_agent.errors import Refusal
+from sovereign_agent.errors import Refusal, shorten
 from sovereign_agent.isolation import IsolationPolicy
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -501,10 +502,15 @@ def test_no_race_leads_outside(place: Path, policy: IsolationPolicy, backend: st
 
 
 def test_openat2_is_tried_where_the_kernel_has_it() -> None:
-    if sys.platform != "linux" or tuple(map(int, os.uname().release.split(".")[:2])) < (5, 6):
-        pytest.skip("openat2 came with Linux 5.6")
-    if not isolation._openat2_works():
-        pytest.skip("openat2 is filtered here")
+    if sys.platform != "linux":
+        pytest.skip("openat2 is a call of Linux")
+    how = (ctypes.c_uint64 * 3)(os.O_RDONLY, 0, 0)  # asked without the module, whose own answer is what is tested
+    call = (ctypes.c_long(437), -1, b"/", ctypes.byref(how), ctypes.c_size_t(24))
+    descriptor = ctypes.CDLL(None).syscall(*call)
+    assert isolation._openat2_works() == (descriptor >= 0)
+    if descriptor < 0:
+        pytest.skip("this kernel has no openat2, or does not let this process call it")
+    os.close(descriptor)
     base = os.open("/usr", isolation._directory_flags())
     try:
         with pytest.raises(OSError, match="cross-device") as error:
@@ -882,6 +888,154 @@ def test_the_details_tell_deny_all_allow_some_and_unbounded_apart(place: Path) -
     assert details(filesystem_roots=["/", place])[0].startswith("unbounded: '/'")
     assert details(allowed_tools=["x", "y"], denied_tools=["X"])[3] == "allow some: 1 tool"
     assert details(allowed_tools=["x"], denied_tools=["x"])[3] == "deny all: no tool"
+
+
+def test_each_plane_says_what_it_does_not_claim() -> None:
+    """Word for word: a reader decides by these lines whether to trust a plane."""
+    assert [status.detail.split("; ", 1)[1] for status in IsolationPolicy().explain()] == [
+        "this speaks of argv run through that sandbox, not of the calling process",
+        (
+            "authorize_path alone is advisory; open_path follows no link once resolved (openat2, else an O_NOFOLLOW"
+            " walk); neither sees hard links or bind mounts"
+        ),
+        "an allowlist for code that asks, not an OS egress firewall; addresses behind a name are not checked",
+        "environment() hands on no other variable; code in this process can still read its own environment",
+        "deny wins; names are compared folded, so look-alikes of another alphabet are other names",
+    ]
+    assert (
+        IsolationPolicy(filesystem_roots=["/"])
+        .explain()[1]
+        .detail.startswith("unbounded: '/' is a root, so every path is inside; authorize_path")
+    )
+    scope = "; this speaks of argv run through that sandbox, not of the calling process"
+    for probe, detail in (
+        (None, "no probe was given, so no operating-system sandbox is known"),
+        (3, "the probe is neither a report nor callable, but int"),
+        (lambda: 3, "the probe returned int, which is neither True itself nor a report"),
+        (raising(OSError("down")), "the probe raised OSError: down"),
+        (raising(OSError()), "the probe raised OSError"),
+        (lambda: True, "the probe returned True, and nothing recorded what it tried"),
+        (
+            report(),
+            f"4 negative experiments were refused under bubblewrap 1 on {kernel_name()} at 2026-01-05T08:00:00.000000Z",
+        ),
+        (report(experiments=()), "the report did not pass: not every experiment was tried once"),
+        (report(kernel="Linux 1"), "the report is of another kernel: 'Linux 1'"),
+        (report(at=NOW - timedelta(2)), "the report is of 2026-01-03T08:00:00.000000Z, not of the last hour"),
+        (report(experiments=3), "the report cannot be read: TypeError: "),
+    ):
+        found = process(probe).detail
+        assert found == detail + scope or (detail.endswith(": ") and found.startswith(detail)), found
+    assert process(report(), datetime(2026, 1, 5, 8)).detail.startswith("the report cannot be read: ValueError: 'now ")
+
+
+def test_each_refusal_says_what_was_asked_why_and_what_helps(place: Path, policy: IsolationPolicy) -> None:
+    """Word for word: the reader acts on this sentence."""
+    (place / "ws" / "folder").mkdir()
+    (place / "ws" / "loop").symlink_to("loop")
+    listed = IsolationPolicy(
+        network_hosts=["a.example"], credential_names=["A"], allowed_tools=["read", "drop"], denied_tools=["drop"]
+    )
+    inside = str(place / "ws")
+    for call, value, sentence in (
+        (
+            policy.authorize_path,
+            "/etc",
+            "what it resolves to lies outside every root; use a path inside a root, or make a policy with another root",
+        ),
+        (policy.authorize_path, "", "it is empty; use a usable path inside a root"),
+        (policy.authorize_path, "a\0b", "it contains a NUL character; use a usable path inside a root"),
+        (policy.authorize_path, "\ud800", "no file can have such a name; use a usable path inside a root"),
+        (
+            policy.authorize_path,
+            f"{inside}/loop",
+            "more than 40 links follow each other; use a usable path inside a root",
+        ),
+        (policy.open_path, f"{inside}/folder", "it is no regular file; use a usable path inside a root"),
+        (policy.open_path, f"{inside}/none", "no such file or directory; use a usable path inside a root"),
+        (
+            listed.authorize_network,
+            "b.example",
+            "no entry of the policy covers it; add it to network_hosts or ask for a listed host",
+        ),
+        (listed.authorize_network, "", "it is blank; ask for a host or host:port"),
+        (listed.authorize_credential, "B", "the policy does not list it; add its name to credential_names"),
+        (listed.authorize_tool, "write", "the policy does not allow it; add it to allowed_tools"),
+        (listed.authorize_tool, "drop", "the policy denies it; remove it from denied_tools"),
+        (
+            lambda root: IsolationPolicy(filesystem_roots=[root]),
+            f"{inside}/file",
+            "a root must be a directory; name the directory that holds it",
+        ),
+    ):
+        with pytest.raises(Refusal) as refusal:
+            call(value)
+        action = {"network": "Network access", "credentials": "Credential access", "tools": "Tool access"}
+        begin = action.get(refusal.value.category, "Filesystem access")
+        assert str(refusal.value) == f"{begin} refused for {shorten(value, limit=200)}: {sentence}."
+
+
+def test_each_malformed_argument_is_named_with_what_was_expected(policy: IsolationPolicy) -> None:
+    hidden = "a\u200b"
+    for call, error, sentence in (
+        (lambda: policy.authorize_path(3), TypeError, "path must be text or a path, not int: 3"),  # type: ignore[arg-type]
+        (lambda: policy.open_path("x", 3), TypeError, "mode must be text, not int: 3"),  # type: ignore[arg-type]
+        (
+            lambda: policy.open_path("x", "q"),
+            ValueError,
+            "mode must be r, w, a or x, with + and b or t as for open: 'q'",
+        ),
+        (lambda: policy.authorize_network(3), TypeError, "host must be text, not int: 3"),  # type: ignore[arg-type]
+        (lambda: policy.authorize_credential(3), TypeError, "name must be text, not int"),  # type: ignore[arg-type]
+        (lambda: policy.authorize_tool(3), TypeError, "name must be text, not int: 3"),  # type: ignore[arg-type]
+        (
+            lambda: IsolationPolicy(filesystem_roots=[" "]),
+            ValueError,
+            "filesystem_roots must hold no empty path and no NUL character: ' '",
+        ),
+        (
+            lambda: IsolationPolicy(network_hosts="a b"),
+            TypeError,
+            "network_hosts must be a set or a sequence, not str: 'a b'",
+        ),
+        (
+            lambda: IsolationPolicy(credential_names="secret word"),
+            TypeError,
+            "credential_names must be a set or a sequence, not str: 'secr'... (11 characters)",
+        ),
+        (
+            lambda: IsolationPolicy(network_hosts=[3]),
+            TypeError,  # type: ignore[list-item]
+            "network_hosts must hold text, not int: 3",
+        ),
+        (
+            lambda: IsolationPolicy(network_hosts=["a b"]),
+            ValueError,
+            (
+                "network_hosts cannot hold 'a b': "
+                "it holds something other than letters, digits, inner hyphens and underscores"
+            ),
+        ),
+        (
+            lambda: IsolationPolicy(credential_names=[3]),
+            TypeError,  # type: ignore[list-item]
+            "credential_names must hold text, not int",
+        ),
+        (
+            lambda: IsolationPolicy(credential_names=["secret word"]),
+            ValueError,
+            "credential_names must hold names of variables: 'secr'... (11 characters)",
+        ),
+        (lambda: IsolationPolicy(allowed_tools=[3]), TypeError, "allowed_tools must hold text, not int: 3"),  # type: ignore[list-item]
+        (
+            lambda: IsolationPolicy(denied_tools=[hidden]),
+            ValueError,
+            f"denied_tools must hold visible names: {hidden!r}",
+        ),
+    ):
+        with pytest.raises(error) as caught:
+            call()
+        assert str(caught.value) == sentence
 
 
 def test_the_module_starts_no_process_and_loads_no_foreign_library(tmp_path: Path) -> None:
