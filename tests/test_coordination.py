@@ -922,3 +922,132 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(max_examples=40, stateful_step_count=25)
+
+
+def test_the_events_of_a_takeover_say_who_held_what_until_when(ledger: Ledger, clock: Any) -> None:
+    """Each event in full: whoever reads the ledger afterwards has nothing else."""
+    two_hosts(ledger)
+    first = claim_session(ledger, "s", "host-a")
+    clock.advance(100)
+    second = claim_session(ledger, "s", "host-b")
+    with pytest.raises(Refusal):
+        finish_session(ledger, first, "late")
+    third = claim_session(ledger, "s", "host-b")
+    release_session(ledger, third)
+    release_session(ledger, third)
+    fourth = claim_session(ledger, "s", "host-b")
+    finish_session(ledger, fourth, "done")
+    late, done = (hashlib.sha256(text).hexdigest() for text in (b"late", b"done"))
+    assert [one.incarnation for one in (first, second, third, fourth)] == [1, 2, 3, 4]
+    found = [
+        (kind, subject, json.loads(detail))
+        for kind, subject, detail in rows(ledger, "SELECT kind, subject, detail FROM events ORDER BY seq")
+        if kind not in ("ledger.created", "refused")
+    ]
+    a, b = {"host_id": "host-a"}, {"host_id": "host-b"}
+    assert found == [
+        ("host.registered", "host-a", {"boot": 1}),
+        ("host.registered", "host-b", {"boot": 1}),
+        ("session.claimed", "s", {**a, "incarnation": 1, "predecessor": "NONE"}),
+        ("session.lapsed", "s", {**a, "incarnation": 1, "reason": "EXPIRED"}),
+        ("session.claimed", "s", {**b, "incarnation": 2, "predecessor": "EXPIRED"}),
+        ("session.result_kept", "s", {**a, "incarnation": 1, "result_bytes": 4, "result_sha256": late}),
+        ("session.claimed", "s", {**b, "incarnation": 3, "predecessor": "SUPERSEDED"}),
+        ("session.released", "s", {**b, "incarnation": 3}),
+        ("session.claimed", "s", {**b, "incarnation": 4, "predecessor": "RELEASED"}),
+        ("session.finished", "s", {**b, "incarnation": 4, "result_bytes": 4, "result_sha256": done}),
+    ]
+    at = to_text(T0 + 100 * S)
+    assert rows(ledger, "SELECT DISTINCT at FROM events") == [(to_text(T0),), (at,)]
+    assert rows(ledger, "SELECT * FROM session_completions") == [("s", "host-b", 4, "done", at)]
+    assert rows(ledger, "SELECT ended, ended_at, renewals FROM session_claims") == [("FINISHED", at, 0)]
+    assert rows(
+        ledger, "SELECT host_id, result, result_bytes, result_digest, why, refused_at FROM refused_results"
+    ) == [
+        (
+            *("host-a", "late", 4, late),
+            "stale or expired claim: incarnation 1 of host-a is not the latest, which is incarnation 2 of host-b",
+            at,
+        )
+    ]
+
+
+def test_each_refusal_of_a_session_says_why_and_what_helps(ledger: Ledger, clock: Any) -> None:
+    """Word for word: the operator of a host acts on this sentence."""
+    two_hosts(ledger)
+    register_host(ledger, "brief", ttl_seconds=10)
+    claim = claim_session(ledger, "held", "host-a")
+    done = claim_session(ledger, "done", "host-a")
+    finish_session(ledger, done, "first")
+    clock.advance(10)
+    again = "claim the session again and start from what the ledger holds"
+    finished = "the session is finished, by incarnation 1 of host-a"
+    for call, subject, sentence in (
+        (
+            lambda: claim_session(ledger, "held", "host-b"),
+            "held",
+            (
+                "live claim belongs to host-a (incarnation 1, until 2026-01-05T08:01:00.000000Z and 5 s of clock skew); "
+                "wait for it to end, or let its holder release it"
+            ),
+        ),
+        (
+            lambda: claim_session(ledger, "done", "host-b"),
+            "done",
+            f"{finished}; read its result in session_completions, or start a session with another id",
+        ),
+        (lambda: claim_session(ledger, "new", "none"), "none", "host none is not registered; register the host first"),
+        (lambda: renew_host(ledger, "none"), "none", "host none is not registered; register the host first"),
+        (
+            lambda: claim_session(ledger, "new", "brief"),
+            "brief",
+            (
+                "the lease of host brief ended at 2026-01-05T08:00:10.000000Z; "
+                "register the host again, which starts a new boot"
+            ),
+        ),
+        (
+            lambda: renew_host(ledger, "host-a", boot=7),
+            "host-a",
+            "boot 7 of host host-a is not the present one, which is 1; stop this process, or register the host again",
+        ),
+        (
+            lambda: finish_session(ledger, done, "second"),
+            "done",
+            (
+                "incarnation 1 of host-a has finished it with another result; "
+                "keep the first result: a completion never changes"
+            ),
+        ),
+        (
+            lambda: finish_session(ledger, replace(done, host_id="host-b"), "first"),
+            "done",
+            f"stale or expired claim: {finished}; {again}",
+        ),
+        (
+            lambda: renew_session(ledger, replace(claim, session_id="other")),
+            "other",
+            f"stale or expired claim: the ledger holds no claim of this session; {again}",
+        ),
+    ):
+        with pytest.raises(Refusal) as refusal:
+            call()
+        assert str(refusal.value) == f"Session claim refused for {subject}: {sentence}."
+    for malformed, error, text in (
+        (lambda: renew_host(ledger, "host-a", boot="1"), TypeError, "boot must be a whole number, not str: '1'"),  # type: ignore[arg-type]
+        (lambda: finish_session(ledger, claim, 3), TypeError, "result must be text, not int: 3"),  # type: ignore[arg-type]
+        (lambda: finish_session(ledger, claim, "\ud800"), ValueError, r"result must be storable as UTF-8: '\ud800'"),
+    ):
+        with pytest.raises(error) as caught:
+            malformed()
+        assert str(caught.value) == text
+
+
+def test_a_lease_lives_sixty_seconds_unless_it_is_told_otherwise(ledger: Ledger) -> None:
+    register_host(ledger, "h")
+    assert renew_host(ledger, "h", now=T0 + S).expires_at == T0 + 61 * S
+    claim = claim_session(ledger, "s", "h")
+    assert claim.expires_at == T0 + 60 * S
+    assert renew_session(ledger, claim, now=T0 + 2 * S).expires_at == T0 + 62 * S
+    assert register_host(ledger, "h", now=T0 + S).expires_at == T0 + 61 * S
+    assert rows(ledger, "SELECT registered_at, renewals, boot FROM hosts") == [(to_text(T0 + S), 0, 2)]
