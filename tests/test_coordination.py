@@ -987,8 +987,8 @@ def test_each_refusal_of_a_session_says_why_and_what_helps(ledger: Ledger, clock
             lambda: claim_session(ledger, "held", "host-b"),
             "held",
             (
-                "live claim belongs to host-a (incarnation 1, until 2026-01-05T08:01:00.000000Z and 5 s of clock skew); "
-                "wait for it to end, or let its holder release it"
+                "live claim belongs to host-a (incarnation 1, until 2026-01-05T08:01:00.000000Z and 5 s of clock "
+                "skew); wait for it to end, or let its holder release it"
             ),
         ),
         (

@@ -684,3 +684,126 @@ def test_without_numpy_the_index_of_the_standard_library_answers(monkeypatch: py
         assert memory._find_index() is memory_columns
     finally:
         memory._find_index.cache_clear()
+
+
+def test_each_refusal_of_a_memory_says_why_and_what_helps(ledger: Ledger) -> None:
+    """Word for word: the reader acts on this sentence."""
+    for name in ("old", "new", "gone", "other"):
+        remember(ledger, name, f"content of {name}")
+    supersede(ledger, "old", "new", "content of new")
+    assert forget(ledger, "gone") is True
+    for call, subject, sentence in (
+        (
+            lambda: remember(ledger, "new", "something else"),
+            "new",
+            "it stands for another memory; use another id, or supersede it",
+        ),
+        (lambda: remember(ledger, "gone", "content of gone"), "gone", "it was forgotten; use another id"),
+        (lambda: supersede(ledger, "gone", "x", "y"), "gone", "it was forgotten; store the new memory with remember"),
+        (lambda: supersede(ledger, "old", "x", "y"), "old", "new superseded it; supersede that one instead"),
+        (lambda: supersede(ledger, "other", "old", "content of old"), "old", "it is no longer current; use a new id"),
+        (lambda: supersede(ledger, "none", "x", "y"), "none", "there is no such memory; store it with remember"),
+        (lambda: forget(ledger, "none"), "none", "there is no such memory; store it with remember"),
+    ):
+        with pytest.raises(Refusal) as refusal:
+            call()
+        assert str(refusal.value) == f"Memory refused for {subject}: {sentence}."
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (lambda ledger: remember(ledger, "m", 3), TypeError, "content must be text, not int: 3"),
+        (lambda ledger: remember(ledger, "m", " "), ValueError, "content must not be blank: ' '"),
+        (
+            lambda ledger: remember(ledger, "m", "x" * 65_537),
+            ValueError,
+            "content must be at most 65536 characters: 65537",
+        ),
+        (lambda ledger: remember(ledger, "m", "x", visibility=3), TypeError, "visibility must be text, not int: 3"),
+        (
+            lambda ledger: remember(ledger, "m", "x", visibility="actor"),
+            ValueError,
+            'visibility must be "public" or "actor:<id>": actor',
+        ),
+        (
+            lambda ledger: remember(ledger, "m", "x", visibility="host:a"),
+            ValueError,
+            'visibility must be "public" or "actor:<id>": host:a',
+        ),
+        (
+            lambda ledger: remember(ledger, "m", "x", importance="1"),
+            TypeError,
+            "importance must be a number, not str: 1",
+        ),
+        (lambda ledger: remember(ledger, "m", "x", importance=2), ValueError, "importance must lie between 0 and 1: 2"),
+        (
+            lambda ledger: remember(ledger, "m", "x", embedding="1"),
+            TypeError,
+            "embedding must be a sequence of numbers, not str: 1",
+        ),
+        (
+            lambda ledger: remember(ledger, "m", "x", embedding=["1"]),
+            TypeError,
+            "embedding must hold real numbers, not str",
+        ),
+        (
+            lambda ledger: remember(ledger, "m", "x", embedding=[]),
+            ValueError,
+            "embedding must have 1 to 16384 numbers: 0",
+        ),
+        (
+            lambda ledger: remember(ledger, "m", "x", embedding=[math.nan]),
+            ValueError,
+            "embedding must hold finite numbers only",
+        ),
+        (
+            lambda ledger: remember(ledger, "m", "x", embedding=[0]),
+            ValueError,
+            "embedding must not be all zero: it has no direction",
+        ),
+        (lambda ledger: supersede(ledger, "m", "m", "x"), ValueError, "new_id must differ from old_id: m"),
+        (lambda ledger: recall(ledger, 3, actor_id="a"), TypeError, "query must be text, not int: 3"),
+        (
+            lambda ledger: recall(ledger, "x", actor_id="a", limit=0),
+            ValueError,
+            "limit must be a whole number from 1 to 100: 0",
+        ),
+        (lambda ledger: recall(ledger, "x", actor_id="a", weights=3), TypeError, "weights must be Weights, not int: 3"),
+        (
+            lambda ledger: recall(ledger, "x", actor_id="a", query_embedding=[0]),
+            ValueError,
+            "query_embedding must not be all zero: it has no direction",
+        ),
+    ],
+)
+def test_a_malformed_argument_is_named_with_what_was_expected(
+    ledger: Ledger, call: Callable[[Ledger], object], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error) as caught:
+        call(ledger)
+    assert str(caught.value) == sentence
+
+
+def test_a_row_is_stored_column_by_column_as_it_was_given(ledger: Ledger, T0: datetime) -> None:  # noqa: N803
+    """Also what `supersede` takes over from the old row, and what it does not."""
+    remember(
+        ledger, "a", "Hello hello World", visibility="actor:x", importance=0.75, embedding=[2, 0], embedding_model="v",
+        created_at=T0 - timedelta(days=1),
+    )  # fmt: skip
+    supersede(ledger, "a", "b", "Bye")
+    remember(ledger, "c", "plain", embedding_model="ignored")
+    columns = (
+        "memory_id, visibility, revision, content, words, importance, embedding, embedding_model, created_at, digest, "
+        "superseded_by, superseded_at, forgotten_at"
+    )
+    with ledger.read() as tx:
+        found = [tuple(row) for row in tx.all(f"SELECT {columns} FROM memories ORDER BY memory_id")]
+    digests = {text: hashlib.sha256(text.encode()).hexdigest() for text in ("Hello hello World", "Bye", "plain")}
+    now, vector = to_text(T0), struct.pack("<2f", 1, 0)
+    assert found == [
+        ("a", "actor:x", 3, "Hello hello World", "hello world", 0.75, vector, "v", to_text(T0 - timedelta(days=1)),
+         digests["Hello hello World"], "b", now, None),
+        ("b", "actor:x", 2, "Bye", "bye", 0.75, None, None, now, digests["Bye"], None, None, None),
+        ("c", "public", 1, "plain", "plain", 0.5, None, None, now, digests["plain"], None, None, None),
+    ]  # fmt: skip

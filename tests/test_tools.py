@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -422,3 +422,63 @@ def test_discovery_and_authorization_without_a_ledger_record_nothing(ledger: Led
     assert before is not None
     assert after is not None
     assert before["n"] == after["n"]
+
+
+def test_each_refusal_of_a_tool_says_why_and_what_helps() -> None:
+    """Word for word: an agent that is refused acts on this sentence."""
+    copy = Tool(READ.name, READ.description, READ.keywords)
+    for tool, name, sentence in (
+        ("none", "none", "this catalogue has no such tool; discover a tool and use its name"),
+        (
+            copy,
+            "read_inventory",
+            "it is not the object that this catalogue was given; use the Tool that discover returned, or its name",
+        ),
+        (READ, "read_inventory", "the policy does not allow it; add it to allowed_tools"),
+    ):
+        with pytest.raises(Refusal) as refusal:
+            CATALOG.authorize(tool, IsolationPolicy())
+        assert str(refusal.value) == f"Tool access refused for {name}: {sentence}."
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (lambda: Tool(3, ""), TypeError, "name must be text, not int: 3"),  # type: ignore[arg-type]
+        (lambda: Tool("n" * 129, ""), ValueError, "name must be at most 128 characters: 129"),
+        (lambda: Tool("\ud800", ""), ValueError, f"name must not hold lone surrogates: {ascii(chr(0xD800))!r}"),
+        (lambda: Tool(" a", ""), ValueError, "name must be printable, not blank, without outer blanks: ' a'"),
+        (lambda: Tool("a\u0430", ""), ValueError, "name must not mix alphabets that look alike: \"'a\\\\u0430'\""),
+        (lambda: Tool("a", 3), TypeError, "description must be text, not int: 3"),  # type: ignore[arg-type]
+        (lambda: Tool("a", "d" * 4097), ValueError, "description must be at most 4096 characters: 4097"),
+        (lambda: Tool("a", "", "word"), TypeError, "keywords must be several texts, not str"),  # type: ignore[arg-type]
+        (lambda: Tool("a", "", 3), TypeError, "keywords must be several texts, not int"),  # type: ignore[arg-type]
+        (lambda: Tool("a", "", ("k",) * 65), ValueError, "keywords must be at most 64: 65"),
+        (lambda: Tool("a", "", (3,)), TypeError, "keyword must be text, not int: 3"),  # type: ignore[arg-type]
+        (lambda: Tool("a", "", ("k" * 65,)), ValueError, "keyword must be at most 64 characters: 65"),
+        (lambda: Tool("a", "", (" ",)), ValueError, "keyword must not be blank: ' '"),
+        (lambda: ToolCatalog(3), TypeError, "tools must be several Tool objects, not int: 3"),  # type: ignore[arg-type]
+        (lambda: ToolCatalog([3]), TypeError, "tools must hold Tool objects, not int: 3"),  # type: ignore[list-item]
+        (lambda: ToolCatalog([READ, READ]), ValueError, "two tools share a name: read_inventory and read_inventory"),
+        (lambda: CATALOG.discover(3), TypeError, "query must be text, not int: 3"),  # type: ignore[arg-type]
+        (lambda: CATALOG.discover("a", 11), ValueError, "limit must be a whole number from 1 to 10: 11"),
+        (lambda: CATALOG.authorize(3, IsolationPolicy()), TypeError, "tool must be a Tool or a name, not int: 3"),  # type: ignore[arg-type]
+        (lambda: CATALOG.authorize("a", 3), TypeError, "policy must be an IsolationPolicy, not int: 3"),  # type: ignore[arg-type]
+        (
+            lambda: CATALOG.authorize("a", IsolationPolicy(), ledger=3),  # type: ignore[arg-type]
+            TypeError,
+            "ledger must be a Ledger, not int: 3",
+        ),
+    ],
+)
+def test_a_malformed_argument_is_named_with_what_was_expected(
+    call: Callable[[], object], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == sentence
+
+
+def test_the_longest_name_description_and_keywords_are_taken() -> None:
+    tool = Tool("n" * 128, "d" * 4096, ("k" * 64,) * 64)
+    assert ToolCatalog([tool]).discover("k" * 64, 10).tools == (tool,)
