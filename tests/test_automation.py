@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import tempfile
 import threading
@@ -1254,3 +1255,183 @@ Accounting.TestCase.settings = settings(max_examples=10, stateful_step_count=25)
 SkippingAccounting.TestCase.settings = settings(max_examples=6, stateful_step_count=25)
 TestAccountingOnce = Accounting.TestCase
 TestAccountingSkip = SkippingAccounting.TestCase
+
+
+def test_the_life_of_a_watcher_can_be_read_from_its_ledger(ledger: Ledger, clock: Any) -> None:
+    """Every detail, event and row of one story, in full: whoever looks afterwards has nothing else."""
+
+    def fires(state: dict[str, Any]) -> WatchDecision:
+        number = state.get("n", 0)
+        return WatchDecision(True, f"n={number}", {"n": number + 1})
+
+    def stays_quiet(state: dict[str, Any]) -> WatchDecision:
+        return WatchDecision(False, "", {**state, "seen": True})
+
+    def breaks(_: object) -> WatchDecision:
+        raise OSError("down")
+
+    def tick(minute: float, condition: Condition, payload: Payload = does_nothing) -> tuple[str, str]:
+        clock.now = at(60 * minute)
+        result = run_due(ledger, W, condition, payload)
+        return str(result.status), result.detail
+
+    create_automation(ledger, W, interval_seconds=60, payload="p", max_failures=2, catch_up="skip", grace_seconds=10)
+    assert [
+        tick(0, stays_quiet),
+        tick(1, stays_quiet),
+        tick(1.5, stays_quiet),
+        tick(2, fires, fails),
+        tick(3, fires),
+        tick(9.5, fires),
+        tick(10, breaks),
+        tick(11, fires, fails),
+        tick(12, fires),
+    ] == [
+        ("NO_FIRE", "next due 2026-01-05T08:01:00.000000Z"),
+        ("NO_FIRE", "next due 2026-01-05T08:02:00.000000Z"),
+        ("NOT_DUE", "next due 2026-01-05T08:02:00.000000Z"),
+        ("FAILED", "the payload failed (1 of 2): OSError: supplier unreachable"),
+        ("SUCCEEDED", "next due 2026-01-05T08:04:00.000000Z"),
+        ("NOT_DUE", "6 slots were missed; next due 2026-01-05T08:10:00.000000Z"),
+        ("FAILED", "the condition failed (1 of 2): OSError: down"),
+        ("FAILED", "the payload failed (2 of 2): OSError: supplier unreachable"),
+        ("DISABLED", "2 failures in a row, the latest: OSError: supplier unreachable"),
+    ]
+    enable(ledger, W)
+    assert tick(13, fires) == ("SUCCEEDED", "next due 2026-01-05T08:14:00.000000Z")
+    update(
+        ledger, W, interval_seconds=30, payload="q", max_failures=5, condition_state={"n": 7}, next_run_at=at(14 * 60)
+    )
+    disable(ledger, W, reason="for lunch")
+    assert tick(13, fires) == ("DISABLED", "for lunch")
+    enable(ledger, W)
+
+    def table(sql: str) -> list[tuple[Any, ...]]:
+        with ledger.read() as tx:
+            return [tuple(row) for row in tx.all(sql)]
+
+    first, second = (run_id for (run_id,) in table("SELECT run_id FROM automation_runs ORDER BY slot_seq"))
+    told = [
+        (kind, json.loads(detail))
+        for kind, subject, detail in table("SELECT kind, subject, detail FROM events ORDER BY seq")
+        if subject == W
+    ]
+    changed = ["interval_seconds", "payload", "max_failures", "condition_state", "next_run_at"]
+    assert told == [
+        ("automation.created", {"interval_seconds": 60, "version": 1}),
+        ("automation.quieted", {}),
+        ("automation.claimed", {"attempt": 1, "run_id": first, "slots": 1, "version": 1}),
+        ("automation.failed", {"attempt": 1, "counted": True, "error": "OSError", "run_id": first}),
+        ("automation.claimed", {"attempt": 2, "run_id": first, "slots": 1, "version": 1}),
+        ("automation.succeeded", {"attempt": 2, "run_id": first, "state_committed": True}),
+        ("automation.missed", {"slots": 6}),
+        ("automation.condition_failed", {"error": "OSError"}),
+        ("automation.claimed", {"attempt": 1, "run_id": second, "slots": 1, "version": 1}),
+        ("automation.failed", {"attempt": 1, "counted": True, "error": "OSError", "run_id": second}),
+        ("automation.disabled", {"failures": 2}),
+        ("automation.enabled", {}),
+        ("automation.claimed", {"attempt": 2, "run_id": second, "slots": 2, "version": 1}),
+        ("automation.succeeded", {"attempt": 2, "run_id": second, "state_committed": True}),
+        ("automation.updated", {"fields": changed, "version": 2}),
+        ("automation.disabled", {"failures": 0}),
+        ("automation.enabled", {}),
+    ]
+    minute = [to_text(at(60 * number)) for number in range(16)]
+    assert table(
+        "SELECT first_slot, last_slot, slots, fate, run_id, late_seconds, noted_at, epoch FROM automation_slots "
+        "ORDER BY seq"
+    ) == [
+        (minute[0], minute[1], 2, "NO_FIRE", None, 0, minute[1], 0),
+        (minute[2], minute[2], 1, "SUCCEEDED", first, 0, minute[2], 0),
+        (minute[3], minute[3], 1, "COALESCED", first, 0, minute[3], 0),
+        (minute[4], minute[9], 6, "MISSED", None, 330, to_text(at(570)), 0),
+        (minute[10], minute[10], 1, "CONDITION_FAILED", None, 0, minute[10], 0),
+        (minute[11], minute[11], 1, "SUCCEEDED", second, 0, minute[11], 0),
+        (minute[12], minute[13], 2, "COALESCED", second, 60, minute[13], 0),
+        (to_text(at(810)), to_text(at(810)), 1, "SKIPPED", None, 0, minute[13], 0),
+    ]
+    assert table(
+        "SELECT run_id, slot_at, message, status, attempt, version, holder, claimed_at, lease_expires_at, ended_at, "
+        "error, renewals, interruptions, lease_expired_at FROM automation_runs ORDER BY slot_seq"
+    ) == [
+        (first, minute[2], "n=0", "SUCCEEDED", 2, 1, "local", minute[3], minute[5], minute[3], None, 0, 0, None),
+        (second, minute[11], "n=1", "SUCCEEDED", 2, 1, "local", minute[13], minute[15], minute[13], None, 0, 0, None),
+    ]
+    stored = row(ledger)
+    assert {name: stored[name] for name in stored.keys() if name != "revision"} == {  # noqa: SIM118 - a Row is no dict
+        "automation_id": W,
+        "payload": "q",
+        "interval_seconds": 30,
+        "first_run_at": minute[0],
+        "max_failures": 5,
+        "catch_up": "skip",
+        "grace_seconds": 10,
+        "lease_seconds": 120,
+        "retry_seconds": None,
+        "version": 2,
+        "enabled": 1,
+        "disabled_reason": None,
+        "disabled_at": None,
+        "condition_state": '{"n":7}',
+        "failure_count": 0,
+        "condition_failures": 0,
+        "quiet_ticks": 2,
+        "last_status": "SUCCEEDED",
+        "next_run_at": minute[14],
+        "cursor_at": minute[14],
+        "floor_at": minute[14],
+        "epoch": 0,
+        "created_at": minute[0],
+    }
+
+
+def test_each_refusal_of_a_watcher_says_why_and_what_helps(ledger: Ledger) -> None:
+    """Word for word: the operator acts on this sentence."""
+    watch(ledger)
+    done = call(ledger, fires(), does_nothing).run_id
+    failed = call(ledger, fires(), fails, 60).run_id
+    stop = "stop this payload; the run is offered again where it is open"
+    for refused, subject, sentence in (
+        (
+            lambda: watch(ledger, interval_seconds=30, payload="other"),
+            W,
+            (
+                "it exists with another definition (interval_seconds, payload); "
+                "change it with update(), or create it as the ledger holds it"
+            ),
+        ),
+        (
+            lambda: call(ledger, fires(), automation_id="none"),
+            "none",
+            "there is no such automation; create it with create_automation()",
+        ),
+        (lambda: renew_run(ledger, "none"), "none", "there is no such run; use the id that the payload was given"),
+        (lambda: renew_run(ledger, str(done)), done, f"its latest attempt has ended as SUCCEEDED; {stop}"),
+        (lambda: renew_run(ledger, str(failed)), failed, f"its latest attempt has ended as FAILED; {stop}"),
+    ):
+        with pytest.raises(Refusal) as refusal:
+            refused()
+        assert str(refusal.value) == f"Automation refused for {subject}: {sentence}."
+
+
+def test_a_malformed_answer_of_a_condition_is_named_with_what_was_expected(ledger: Ledger) -> None:
+    watch(ledger, max_failures=100)
+    for number, (answer, sentence) in enumerate(
+        (
+            (3, "TypeError: the condition must return a WatchDecision, not int"),
+            (WatchDecision(1, "", {}), "TypeError: fire must be of type bool, not int"),  # type: ignore[arg-type]
+            (WatchDecision(True, 1, {}), "TypeError: message must be of type str, not int"),  # type: ignore[arg-type]
+            (WatchDecision(True, "", []), "TypeError: state must be a JSON object (a dict), not list"),  # type: ignore[arg-type]
+        )
+    ):
+        found = call(ledger, lambda _, given=answer: given, does_nothing, 60 * number)  # type: ignore[misc]
+        assert found.detail == f"the condition failed ({number + 1} of 100): {sentence}"
+    with pytest.raises(TypeError) as caught:
+        run_all_due(ledger, [])  # type: ignore[arg-type]
+    assert str(caught.value) == "handlers must be a mapping, not list: []"
+    with pytest.raises(TypeError) as caught:
+        run_all_due(ledger, {"p": 3})  # type: ignore[dict-item]
+    assert str(caught.value) == "handlers['p'] must be a Handler, not int"
+    with pytest.raises(ValueError) as error:
+        watch(ledger, "other", catch_up="all")
+    assert str(error.value) == "catch_up must be one of once, skip: 'all'"
