@@ -915,3 +915,171 @@ def test_a_claim_that_ends_while_an_append_waits_for_the_lock_is_refused(ledger:
         connection.set_trace_callback(None)
     with ledger.read() as tx:
         assert tx.all("SELECT * FROM transcript_messages") == []
+
+
+def test_the_life_of_a_transcript_can_be_read_from_its_ledger(ledger: Ledger, T0: datetime) -> None:  # noqa: N803
+    """Every event and row of one story, in full: whoever looks afterwards has nothing else."""
+
+    def breaks(*_: object) -> str:
+        raise OSError("down")
+
+    write(ledger, "s u a:A,B t=A t=B a u")
+    options = {"protect_head": 1, "protect_tail": 1}
+    assert compact_one(ledger, "s1", lambda *_: " ", **options) is False
+    with pytest.raises(OSError, match="down"):
+        compact_one(ledger, "s1", breaks, **options)
+    assert compact_one(ledger, "s1", lambda prior, rows: f"{prior}{len(rows)}", **options, max_rows=3) is True
+    assert compact_one(ledger, "s1", lambda prior, rows: f"{prior}+{len(rows)}", **options) is True
+    assert compact_one(ledger, "s1", lambda *_: "unused", **options) is False
+
+    def table(sql: str) -> list[tuple[Any, ...]]:
+        with ledger.read() as tx:
+            return [tuple(row) for row in tx.all(sql)]
+
+    now = to_text(T0)
+    first, second = (digest for (digest,) in table("SELECT digest FROM context_compactions ORDER BY marker"))
+    assert table("SELECT * FROM context_compactions ORDER BY marker") == [
+        ("s1", 1, 5, "[[3,5]]", "3", "", first, now),
+        ("s1", 2, 6, "[[6,6]]", "3+1", first, second, now),
+    ]
+    assert table("SELECT * FROM context_exchanges ORDER BY first_seq") == [
+        ("s1", 3, 5, 3, 2, 0, 1, 1),
+        ("s1", 6, 6, 1, 0, 0, 0, 2),
+    ]
+    assert table("SELECT * FROM context_open_calls") == []
+    assert table(
+        "SELECT seq, role, content, tool_calls, tool_call_id, exchange, created_at FROM transcript_messages"
+    ) == [
+        (1, "system", "content of s", "[]", None, None, now),
+        (2, "user", "content of u", "[]", None, None, now),
+        (3, "assistant", "content of a:A,B", '["A","B"]', None, 3, now),
+        (4, "tool", "content of t=A", "[]", "A", 3, now),
+        (5, "tool", "content of t=B", "[]", "B", 3, now),
+        (6, "assistant", "content of a", "[]", None, 6, now),
+        (7, "user", "content of u", "[]", None, None, now),
+    ]
+    told = [
+        (kind, at, json.loads(detail))
+        for kind, subject, at, detail in table("SELECT kind, subject, at, detail FROM events ORDER BY seq")
+        if subject == "s1"
+    ]
+    chunk = {"marker": 1, "ranges": [[3, 6]], "through_seq": 6, "rows": 4}
+    three = {"marker": 1, "ranges": [[3, 5]], "through_seq": 5, "rows": 3}
+    one = {"marker": 2, "ranges": [[6, 6]], "through_seq": 6, "rows": 1}
+    assert told == [
+        ("context.appended", now, {"seq": 1, "role": "system", "exchange": None}),
+        ("context.appended", now, {"seq": 2, "role": "user", "exchange": None}),
+        ("context.appended", now, {"seq": 3, "role": "assistant", "exchange": 3}),
+        ("context.appended", now, {"seq": 4, "role": "tool", "exchange": 3}),
+        ("context.appended", now, {"seq": 5, "role": "tool", "exchange": 3}),
+        ("context.appended", now, {"seq": 6, "role": "assistant", "exchange": 6}),
+        ("context.appended", now, {"seq": 7, "role": "user", "exchange": None}),
+        ("context.summary_refused", now, {"fault": "blank", **chunk}),
+        ("context.summary_failed", now, {"error": "OSError", **chunk}),
+        ("context.compacted", now, {"digest": first, **three}),
+        ("context.compacted", now, {"digest": second, **one}),
+    ]
+    assert [
+        (check.marker, check.ranges, check.through_seq, check.verdict, check.detail)
+        for check in verify_markers(ledger, "s1")
+    ] == [
+        (1, ((3, 5),), 5, Verdict.INTACT, ""),
+        (2, ((6, 6),), 6, Verdict.INTACT, ""),
+    ]
+
+
+def test_each_refusal_of_a_transcript_says_why_and_what_helps(ledger: Ledger) -> None:
+    """Word for word: the author of an agent acts on this sentence."""
+    write(ledger, "u a:A u")
+    register_host(ledger, "h")
+    claim = claim_session(ledger, "another", "h")
+    for options, begin in (
+        (
+            {"role": "tool"},
+            (
+                "Context refused for 'row 4': without a tool_call_id it must directly follow an assistant row "
+                "without calls, or that row's results; give the tool_call_id that it answers."
+            ),
+        ),
+        (
+            {"role": "tool", "tool_call_id": "B"},
+            (
+                "Context refused for B: no open call has this id: it was never declared, or "
+                "it is answered; declare the call in the tool_calls of an assistant row, and answer it once."
+            ),
+        ),
+        (
+            {"role": "assistant", "tool_calls": ["A"]},
+            (
+                "Context refused for A: a call with this id is still unanswered, so a result could not tell the two "
+                "apart; record a result for the earlier call (that it was given up, if so), or choose another id."
+            ),
+        ),
+        (
+            {"role": "user", "claim": claim},
+            (
+                "Session claim refused for s1: the claim is for session another; "
+                "present the claim of the session that is written to."
+            ),
+        ),
+    ):
+        with pytest.raises(Refusal) as refusal:
+            append_message(ledger, "s1", content="x", **options)  # type: ignore[arg-type]
+        assert str(refusal.value) == begin
+    for options, error, text in (
+        ({"role": 3}, TypeError, "role must be text, not int: 3"),
+        ({"role": "x"}, ValueError, "role must be one of system, user, assistant, tool: x"),
+        ({"role": "user", "content": 3}, TypeError, "content must be text, not int"),
+        (
+            {"role": "user", "content": "a\ud800"},
+            ValueError,
+            "content has a lone surrogate at character 1: not Unicode text",
+        ),
+        (
+            {"role": "user", "content": "x" * (MAX_CONTENT_BYTES + 1)},
+            ValueError,
+            f"content must be at most {MAX_CONTENT_BYTES} bytes of UTF-8: {MAX_CONTENT_BYTES + 1}",
+        ),
+        (
+            {"role": "user", "tool_calls": ["C"]},
+            ValueError,
+            "tool_calls belong to an assistant row, not to one of role user",
+        ),
+        (
+            {"role": "user", "tool_call_id": "C"},
+            ValueError,
+            "tool_call_id belongs to a tool row, not to one of role user",
+        ),
+        ({"role": "user", "claim": 3}, TypeError, "claim must be a SessionClaim, not int: 3"),
+        ({"role": "assistant", "tool_calls": 3}, TypeError, "tool_calls must be a sequence of calls, not int"),
+        ({"role": "assistant", "tool_calls": [3]}, TypeError, "tool_calls must hold ids or JSON objects, not int: 3"),
+        (
+            {"role": "assistant", "tool_calls": [{"b": 1, "a": 2}]},
+            ValueError,
+            "tool_calls must hold JSON objects with an id: keys \"['a', 'b']\"",
+        ),
+        (
+            {"role": "assistant", "tool_calls": ["C", "C"]},
+            ValueError,
+            "tool_calls must have different ids: \"('C', 'C')\"",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"id": "C", "x": (1,)}]},
+            ValueError,
+            "tool_calls must be JSON: keys must be text, and arrays must be lists",
+        ),
+    ):
+        with pytest.raises(error) as caught:
+            append_message(ledger, "s1", **{"content": "x", **options})  # type: ignore[arg-type]
+        assert str(caught.value) == text
+    for options, error, text in (
+        ({"summarizer": 3}, TypeError, "summarizer must be callable, not int: 3"),
+        ({"max_rows": 0}, ValueError, "max_rows must be at least 1: 0"),
+        ({"protect_head": -1}, ValueError, "protect_head must be at least 0: -1"),
+        ({"protect_tail": "1"}, TypeError, "protect_tail must be a whole number, not str: 1"),
+    ):
+        with pytest.raises(error) as caught:
+            compact_one(ledger, "s1", **{"summarizer": Asked(), **options})  # type: ignore[arg-type]
+        assert str(caught.value) == text
+    with pytest.raises(ValueError, match="max_calls must be at least 1: 0"):
+        compact_until(ledger, "s1", Asked(), max_calls=0)
