@@ -1,8 +1,9 @@
-"""Faults: count the kills and the full disks that every operation stands, and the weeks simulated without a violation.
+"""Faults: count the kills, full disks and hostile arguments that are stood, and the weeks without a violation.
 
-`python .ci/faults.py [--write] [--seeds FIRST LAST]` runs the harness of the tests over all operations, and as many
-seeds of 21 days as asked; with `--write` the counts are recorded in `docs/evidence/faults.json`, which an evidence page
-shows. Each part that is run replaces its own record. A promise that does not hold ends it, and records nothing.
+`python .ci/faults.py [--write] [--only PART] [--seeds FIRST LAST]` runs the harness of the tests over all operations
+and all functions (`crashes`, `fuzz`), or as many seeds of 21 days as asked; with `--write` the counts are recorded in
+`docs/evidence/faults.json`, which an evidence page shows. Each part that is run replaces its own record. A promise that
+does not hold ends it, and records nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 
 import record
 
-MEASURED = "src/sovereign_agent/*.py"
+PACKAGE = "src/sovereign_agent/*.py"
+MEASURED = {"crashes": (PACKAGE,), "fuzz": (PACKAGE, "tests/test_hostile.py"), "soak": (PACKAGE,)}
 sys.path.insert(0, str(record.ROOT))
 
 
@@ -28,14 +30,16 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--write", action="store_true")
     asked.add_argument("--seeds", nargs=2, type=int, metavar=("FIRST", "LAST"))
+    asked.add_argument("--only", choices=PARTS)
     options = asked.parse_args()
     if options.write:
         record.require_commit()
     found = record.read("faults")
     if options.seeds:
-        found["soak"] = record.about(MEASURED) | soak(*options.seeds)
+        found["soak"] = record.about(*MEASURED["soak"]) | soak(*options.seeds)
     else:
-        found["crashes"] = record.about(MEASURED) | crashes()
+        for part in (options.only,) if options.only else PARTS:
+            found[part] = record.about(*MEASURED[part]) | PARTS[part]()
     if options.write:
         record.write("faults", found)
     sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
@@ -56,6 +60,22 @@ def crashes() -> dict[str, Any]:
             row["space"] = None if disk is None else fill_up(operation, "space", disk).cases
         found["operations"][operation.name] = row
     return found
+
+
+def fuzz() -> dict[str, Any]:
+    """Call every public function with one hostile argument at a time, and count how it answers."""
+    from tests import test_hostile as hostile  # type: ignore[attr-defined]
+
+    found: dict[str, dict[str, int]] = {}
+    for case in hostile.CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            found[case] = dict(hostile.fuzz_with_ledger(case, Path(folder)))
+    found |= {case: dict(hostile.fuzz_without_ledger(case)) for case in hostile.FREE}
+    found |= {case: dict(hostile.fuzz_plain(case)) for case in hostile.PLAIN}
+    return {"values": len(hostile.HOSTILE), "functions": found}
+
+
+PARTS = {"crashes": crashes, "fuzz": fuzz}
 
 
 def soak(first: int, last: int) -> dict[str, Any]:

@@ -8,9 +8,9 @@ of decorated functions, nor of anything outside functions; what is computed at i
 
 mutmut's own runner hands every test's id to pytest, which does not find all of them again and runs none. Here one
 process per module collects the tests and learns which of them reach which function. Each mutant gets a fork of that
-process, which runs those that reach the changed function, the quickest first, until one fails. Tests that take more
-than a few seconds, and those with processes of their own, are left out unless nothing else reaches the function. A
-mutant has survived only if at least one test ran to its end.
+process, which runs those that reach the changed function, the quickest first, then those that start processes, which
+may reach it there, until one fails. Tests that take more than a few seconds, and files full of processes, are left out
+unless nothing else reaches the function. A mutant has survived only if at least one test ran to its end.
 """
 
 from __future__ import annotations
@@ -104,8 +104,13 @@ def results(folder: Path) -> dict[str, dict[str, Any]]:
 
 def worked() -> float:
     """Return the seconds of work of this process and of the children that it waited for."""
+    return time.process_time() + children_worked()
+
+
+def children_worked() -> float:
+    """Return the seconds of work of the children that this process waited for."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
+    return children.ru_utime + children.ru_stime
 
 
 class Runner:
@@ -165,10 +170,17 @@ class Runner:
     def order(self, mutant: str, known: list[dict[str, Any]]) -> list[int]:
         """Return which tests to run, by number: the one that failed before, then the quickest."""
         function = mutant.rpartition("__mutmut_")[0]
-        reaching = [index for index, one in enumerate(known) if one["passed"] and function in one["hits"]]
+        passed = [index for index, one in enumerate(known) if one["passed"]]
+        reaching = [index for index in passed if function in known[index]["hits"]]
         quick = [index for index in reaching if known[index]["seconds"] < SLOW_SECONDS]
+        perhaps = [index for index in passed if known[index]["child"] and index not in reaching]
         failed = self.before.get(mutant, {}).get("test")
-        return sorted(quick or reaching, key=lambda index: (known[index]["test"] != failed, known[index]["seconds"]))
+
+        def rank(index: int) -> tuple[bool, bool, float]:
+            one = known[index]
+            return one["test"] != failed, index in perhaps, one["seconds"]
+
+        return sorted([*(quick or reaching), *perhaps], key=rank)
 
     def start(self, session: Any, call: Callable[[Path], None]) -> int:
         """Fork; the child leads a process group, has a directory of its own, and says what it found in a file."""
@@ -226,12 +238,13 @@ class Runner:
             for item, following in zip(items, [*items[1:], None], strict=True):
                 reached.clear()
                 self.failed, self.ran = "", False
-                start = worked()
+                start, children = worked(), children_worked()
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
                 one = {
                     "test": item.nodeid,
                     "passed": self.ran and not self.failed,
                     "seconds": worked() - start,
+                    "child": children_worked() > children,
                 }
                 file.write(json.dumps({**one, "hits": sorted(reached)}) + "\n")
         os._exit(0)

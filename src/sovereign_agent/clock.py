@@ -45,8 +45,13 @@ def as_utc(name: str, value: object) -> datetime:
 
 
 def to_text(value: datetime) -> str:
-    """Return an aware instant as it is stored: `2026-01-02T03:04:05.000006Z`, 27 characters."""
-    return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    """Return an aware instant as it is stored: `2026-01-02T03:04:05.000006Z`, 27 characters.
+
+    Raises:
+        TypeError: The value is not a `datetime`.
+        ValueError: The value is naive, or cannot be expressed in UTC between the years 1 and 9999.
+    """
+    return as_utc("value", value).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def from_text(text: str) -> datetime:

@@ -96,8 +96,13 @@ def backoff(number: int, jitter: float) -> timedelta:
 
     Parameters:
         number: Number of the attempt that failed, from 1.
-        jitter: In [0, 1), from `Ledger.ids`.
+        jitter: From 0 to 1, from `Ledger.ids`.
+
+    Raises:
+        ValueError: `jitter` lies outside, as a source of the caller's may have it.
     """
+    if not 0 <= jitter <= 1:  # NaN fails every comparison
+        raise ValueError(f"jitter must lie between 0 and 1: {shown(jitter)}")
     ceiling = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(number - 1, 32))
     return timedelta(seconds=ceiling / 2 + jitter * ceiling / 2)
 

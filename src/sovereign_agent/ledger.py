@@ -118,14 +118,23 @@ class Transaction:
             subject: The id that changed.
             at: The instant of the call that changed it.
             detail: Ids, numbers, digests and verdicts as JSON; never content, messages or credentials.
+
+        Raises:
+            Refusal: As `run`.
+            TypeError: A detail is nothing that JSON has.
+            ValueError: A number is not finite, or a detail is nested too deeply.
         """
+        try:
+            text = json.dumps(detail, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        except RecursionError:
+            raise ValueError(f"detail must not be nested so deeply, in the event {shorten(kind)}") from None
         self.run(
             "INSERT INTO events (at, kind, actor, subject, detail) VALUES (:at, :kind, :actor, :subject, :detail)",
             at=to_text(at),
             kind=kind,
             actor=self._ledger.actor,
             subject=subject,
-            detail=json.dumps(detail, sort_keys=True, separators=(",", ":"), allow_nan=False),
+            detail=text,
         )
 
 
@@ -615,7 +624,7 @@ def _as_refusal(path: Path) -> Iterator[None]:
 
 def _explain(error: sqlite3.Error) -> tuple[str, str]:
     name = getattr(error, "sqlite_errorname", "") or ""
-    text = str(error)
+    text = str(error)[:300]  # it may quote a whole statement
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")):
         return (
             f"{text or 'database is locked'} for longer than the busy timeout",

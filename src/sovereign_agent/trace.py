@@ -151,8 +151,11 @@ def sequence_diagram(trace: Iterable[Event], *, ledger_name: str = "ledger") -> 
 
     Returns:
         Mermaid source, the same for the same events.
+
+    Raises:
+        TypeError: `trace` is no sequence of events, or `ledger_name` no text.
     """
-    shown = tuple(trace)
+    shown = _checked(trace, ledger_name)
     actors = list(dict.fromkeys(event.actor for event in shown))
     lines = ["sequenceDiagram"]
     lines += [f"    participant P{number} as {_label(actor)}" for number, actor in enumerate(actors)]
@@ -165,6 +168,15 @@ def sequence_diagram(trace: Iterable[Event], *, ledger_name: str = "ledger") -> 
             facts = ", ".join(f"{key} {value}" for key, value in event.detail.items() if _shown(key, value, event))
             lines.append(f"    {who}->>L: {_label(f'{event.kind} {event.subject}', facts)}")
     return "\n".join(lines) + "\n"
+
+
+def _checked(trace: object, ledger_name: object) -> tuple[Event, ...]:
+    shown = tuple(trace) if isinstance(trace, Iterable) else (None,)
+    if not all(isinstance(event, Event) for event in shown):
+        raise TypeError("trace must hold Event objects only")
+    if not isinstance(ledger_name, str):
+        raise TypeError(f"ledger_name must be text, not {type(ledger_name).__name__}")
+    return shown
 
 
 _LEFT_OUT = ("digest", "sha256", "bytes", "version", "_at")
