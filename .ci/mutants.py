@@ -27,13 +27,17 @@ import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import chdir, suppress
+from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+import record
 
 ROOT = Path(__file__).parent.parent
 SEED = 20260105
@@ -67,6 +71,13 @@ mutmut.copy_also_copy_files()
 mutmut.setup_source_paths()
 mutmut.create_mutants(2)
 """
+REASONS = ROOT / ".ci/mutants.toml"
+MEASURED = (
+    *(f"src/sovereign_agent/{module}.py" for module in TESTS),
+    *(file for files in TESTS.values() for file in files),
+    *SHARED,
+    "tests/conftest.py",
+)
 WORKERS = 2
 TICK = 0.05
 """Seconds between two looks at the children. Time in which this process was itself stopped does not count."""
@@ -282,6 +293,39 @@ def run(folder: Path, module: str, mutants: list[str], tests: tuple[str, ...]) -
         raise SystemExit(f"{module}: exit {status}")
 
 
+def summary(folder: Path, modules: list[str]) -> dict[str, Any]:
+    """Return the counts of each module, and each mutant that no test killed, with the reason given for it."""
+    known = results(folder)
+    reasons = tomllib.loads(REASONS.read_text())
+    counts: dict[str, dict[str, int]] = {}
+    survivors = []
+    for module in modules:
+        drawn = [name for name in names(folder, module) if name in known]
+        statuses = Counter(known[name]["status"] for name in drawn)
+        counts[module] = {"made": len(names(folder, module)), "run": len(drawn), **statuses}
+        for name in drawn:
+            if known[name]["status"] not in ("killed", "timeout"):
+                one = {"mutant": short(name), "status": known[name]["status"], "diff": difference(folder, name)}
+                survivors.append(one | {"reason": reasons.get(short(name), "")})
+    return {"tool": f"mutmut {version('mutmut')}", "seed": SEED, "modules": counts, "survivors": survivors}
+
+
+def short(mutant: str) -> str:
+    """Return `isolation.IsolationPolicy.explain 7` for the tool's own name of a mutant."""
+    _, module, name = mutant.split(".")
+    function, _, number = name.rpartition("__mutmut_")
+    return f"{module}.{function.removeprefix('x').removeprefix('_').strip('ǁ').replace('ǁ', '.')} {number}"
+
+
+def difference(folder: Path, mutant: str) -> str:
+    """Return the lines that a mutant changes."""
+    from mutmut.mutation.diff_apply import get_diff_for_mutant
+
+    with chdir(folder):
+        lines = get_diff_for_mutant(mutant, path=f"src/sovereign_agent/{mutant.split('.')[1]}.py").splitlines()
+    return "\n".join(line.rstrip() for line in lines[2:] if line[:1] in ("+", "-"))
+
+
 def main() -> None:
     """Read the arguments and do it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -289,8 +333,12 @@ def main() -> None:
     parser.add_argument("--per-module", type=int, default=250)
     parser.add_argument("--modules", nargs="+", choices=TESTS, default=list(TESTS))
     parser.add_argument("--again", choices=("survivors", "all"))
+    parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     folder = given.folder.resolve()
+    about = record.about(*MEASURED)
+    if given.write:
+        record.require_commit()
     if not folder.exists():
         folder.mkdir(parents=True)
         make(folder)
@@ -317,9 +365,10 @@ def main() -> None:
             alone = [name for name in wanted if known[name]["status"] == "not reached"]
             if alone and module in PROCESSES:
                 run(folder, module, alone, PROCESSES[module])
-    known = results(folder)
-    for one, count in sorted(Counter((name.split(".")[1], one["status"]) for name, one in known.items()).items()):
-        sys.stdout.write(f"{one[0]}: {count} {one[1]}\n")
+    found = summary(folder, given.modules)
+    sys.stdout.write(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    if given.write:
+        record.write("mutants", about | found)
 
 
 if __name__ == "__main__":
