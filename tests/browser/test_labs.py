@@ -161,7 +161,8 @@ def test_every_mutation_is_red_and_without_it_green(reader: Page, address: str, 
     walk(reader, address, page)
     found = labs(reader, "mutation")
     assert {one.name for one in found} == set(facts(page)["mutations"])
-    for one in found:
+    last = {name: shown for shown in PAGES for name in facts(shown)["mutations"]}
+    for one in [one for one in found if last[one.name] == page] or found[:1]:  # where two pages show it, one tries it
         assert one.press("Break it").verdict == "Red: the test caught the change", one.name
         assert one.press("Restore").verdict == "Green: 1 test passed", one.name
 
