@@ -324,6 +324,17 @@ def test_no_style_asks_what_stands_inside(site: Path) -> None:
     assert ":has(" not in re.sub(r"/\*.*?\*/", "", (site / "assets/site.css").read_text(), flags=re.DOTALL)
 
 
+def test_a_link_to_a_page_shows_the_card_of_this_site(site: Path) -> None:
+    for page in ("index.html", "lessons/memory/index.html", "reference/api/fence/index.html"):
+        told = dict(re.findall(r'<meta property="(og:[^"]+)" content="([^"]+)">', (site / page).read_text()))
+        address = told["og:url"].removesuffix(page.removesuffix("index.html"))
+        assert told["og:image"] == f"{address}assets/card.png"
+        size = (site / "assets/card.png").read_bytes()[16:24]  # a PNG begins with eight bytes and its header
+        assert (told["og:image:width"], told["og:image:height"]) == tuple(
+            str(int.from_bytes(size[at : at + 4])) for at in (0, 4)
+        )
+
+
 def test_the_search_index_and_the_pages_of_the_reference_are_small_enough(site: Path) -> None:
     assert len(gzip.compress((site / "search/search_index.json").read_bytes(), 9)) < 200_000
     heavy = {str(one): one.stat().st_size for one in (site / "reference/api").rglob("*.html")}
