@@ -1,9 +1,9 @@
 """Lighthouse: how it scores the first page and every lesson on a simulated phone, five times each, on this machine.
 
 `python .ci/lighthouse.py` needs a built site, Chromium and npm, which installs Lighthouse into a temporary folder; with
-`--write` the medians are recorded in `docs/evidence/lighthouse.json`, which a page shows. The site is served on loopback,
-compressed, as a host would; the slow network and processor are Lighthouse's simulation. What CI gates is counted instead
-in `tests/browser`: bytes, requests and how far the layout moves, which are the same on every machine.
+`--write` the medians are recorded in `docs/evidence/lighthouse.json`, which a page shows. The site is served on
+loopback, compressed, as a host would; the slow network and processor are Lighthouse's simulation. What CI gates is
+counted instead, in `tests/browser`: bytes, requests and how far the layout moves, the same on every machine.
 """
 
 from __future__ import annotations

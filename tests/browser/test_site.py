@@ -244,6 +244,41 @@ def test_a_lesson_marked_as_done_is_shown_in_this_browser_until_the_marks_are_cl
     expect(page.get_by_role("button", name="Mark this lesson as done")).to_be_visible()
 
 
+def test_a_palette_follows_the_system_until_a_reader_chooses_one(reader: tuple[Page, Seen], address: str) -> None:
+    page, _ = reader
+
+    def shown() -> tuple[str, str]:
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return page.evaluate("document.body.dataset.mdColorScheme"), ground
+
+    page.emulate_media(color_scheme="dark")
+    page.goto(address)
+    night = shown()
+    page.emulate_media(color_scheme="light")
+    page.wait_for_function("document.body.dataset.mdColorScheme === 'default'")
+    day = shown()
+    assert (night[0], day[0], night[1] == day[1]) == ("slate", "default", False)
+    page.get_by_role("button", name="Switch to the light palette").press("Enter")
+    page.get_by_role("button", name="Switch to the dark palette").press("Enter")
+    assert shown() == night
+    page.goto(f"{address}lessons/tools/")
+    assert shown() == night, "the choice is kept"
+    assert page.evaluate("document.querySelector('meta[name=color-scheme]').content") == "dark"
+    page.get_by_role("button", name="Follow the system").click()
+    assert shown() == day
+    assert page.evaluate("localStorage.getItem('sovereign-agent.palette')") is None
+
+
+def test_a_page_is_in_its_palette_before_a_script_is_there(reader: tuple[Page, Seen], address: str) -> None:
+    """Nor does any script, once it is there, make the browser work out every style again for a palette."""
+    page, _ = reader
+    page.emulate_media(color_scheme="dark")
+    page.route("**/*.js", lambda route: route.fulfill(body=""))
+    page.goto(f"{address}lessons/tools/")
+    assert page.evaluate("document.body.dataset.mdColorScheme") == "slate"
+    assert page.locator("[data-md-component=palette]").count() == 0
+
+
 def test_the_keyboard_alone_gets_everywhere_and_shows_where_it_is(reader: tuple[Page, Seen], address: str) -> None:
     page, _ = reader
     page.goto(f"{address}lessons/tools/")
