@@ -303,7 +303,7 @@ def bars(title: str, legend: Sequence[str], rows: Sequence[Bar], *, digits: int 
 
 
 def curves(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], *, across: str, up: str) -> str:
-    """Return lines over two logarithmic axes: how something grows. A straight line at 45 degrees grows in proportion.
+    """Return lines over two logarithmic axes: how something grows.
 
     Parameters:
         title: What the figure shows.
