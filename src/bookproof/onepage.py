@@ -25,7 +25,9 @@ _LAB = re.compile(r'<div class="bookproof-lab" data-bookproof-lab="(?P<kind>\w+)
 _FOLDED = re.compile(r"<details(?![^>]*\sopen\b)")
 _STYLE = """
 <style>
+.bookproof-book { margin: 0 auto; max-width: 56em; }
 .bookproof-book > section { margin-top: 4rem; }
+.bookproof-book .bookproof-locally { display: none; }
 .bookproof-book .tabbed-labels { display: none; }
 .bookproof-book .tabbed-block { display: block; }
 @media print {
@@ -33,7 +35,7 @@ _STYLE = """
   .bookproof-book :is(h1, h2, h3, h4) { break-after: avoid; }
   .bookproof-book :is(figure, svg, .bookproof-drawn, tr) { break-inside: avoid; }
   .bookproof-book pre > code { white-space: pre-wrap; overflow-wrap: anywhere; }
-  .bookproof-locally { display: none; }
+  .bookproof-book { max-width: none; }
 }
 </style>
 """
