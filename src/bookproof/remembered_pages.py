@@ -109,10 +109,9 @@ def remember_layout(
     told = {name: repr(value) for name, value in config.items() if name not in {"plugins", "theme"}}
     base = digest(
         plain(repr(sorted(told.items()))),
-        plain(repr([(name, dict(plugin.config)) for name, plugin in config.plugins.items()])),
+        _tools(config),
         repr((sorted((name, str(theme[name])) for name in theme), theme.dirs, sorted(theme.static_templates))),
         *(files_digest(folder, ["."]) for folder in own),
-        repr(installed()),
         str(nav),
         repr([(one.url, str(one.title), sorted(one.meta.items())) for one in nav.pages]),
         str(get_build_datetime()),
@@ -146,7 +145,14 @@ def site_key(config: MkDocsConfig, files: Files, *parts: str) -> str:
         *parts: What else counts.
     """
     addresses = sorted((file.src_uri, file.dest_uri, str(file.inclusion)) for file in files)
-    return digest("page", repr(addresses), repr(config.validation), str(config.use_directory_urls), *parts)
+    return digest(
+        "page", repr(addresses), repr(config.validation), str(config.use_directory_urls), _tools(config), *parts
+    )
+
+
+def _tools(config: MkDocsConfig) -> str:
+    """Return everything that is installed, and how each plugin is configured, as one text."""
+    return plain(repr([(name, dict(plugin.config)) for name, plugin in config.plugins.items()])) + repr(installed())
 
 
 def _is_whole(record: PageRecord) -> bool:

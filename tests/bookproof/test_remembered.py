@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from mkdocs.config import load_config
+from mkdocs.structure.files import Files
 
 from bookproof.cache import Cache
 from bookproof.imports import Imports
 from bookproof.options import FenceOptions
 from bookproof.page import Claim, DiagramRecord, ExampleRecord, PageRecord
-from bookproof.remembered_pages import record_of
+from bookproof.remembered_pages import record_of, site_key
 
 if TYPE_CHECKING:
     from conftest import Build, TinySite
@@ -195,6 +197,19 @@ def test_a_page_is_laid_out_again_where_it_or_its_site_has_changed_and_only_ther
         assert contents(book.build("--strict")) == warm, what
         book.options = 'outputs: ""\ncache: .bookproof'
         before = warm
+
+
+def test_a_page_is_not_known_where_a_plugin_is_configured_otherwise(book: TinySite) -> None:
+    """A server takes whole pages with docstrings from memory, and mkdocstrings renders them as its options say."""
+
+    def key() -> str:
+        book.configure()
+        return site_key(load_config(str(book.root / "mkdocs.yml")), Files([]), "")
+
+    first = key()
+    assert key() == first
+    book.plugins = book.plugins.replace("show_source: false", "show_source: true")
+    assert key() != first
 
 
 @pytest.mark.site
