@@ -89,7 +89,8 @@ def main() -> None:
         page: {name: round(statistics.median(one[name] for one in runs), 3) for name in runs[0]}
         for page, runs in pages.items()
     }
-    found = about | {"lighthouse": VERSION, "runs": RUNS, "median": medians, "performance": performance(pages)}
+    scores = {page: [one["performance"] for one in runs] for page, runs in pages.items()}
+    found = about | {"lighthouse": VERSION, "runs": RUNS, "median": medians, "performance": scores}
     print(json.dumps(found, indent=2))  # noqa: T201 (the measurement)
     if "--write" in sys.argv:
         record.write("lighthouse", found)
@@ -113,11 +114,6 @@ def run(folder: Path, address: str) -> dict[str, float]:
         sys.exit(f"{address}: {told['runtimeError']}")
     scores = {name.replace("-", "_"): round(100 * one["score"]) for name, one in told["categories"].items()}
     return scores | {name: told["audits"][audit]["numericValue"] for name, audit in TIMES.items()}
-
-
-def performance(pages: dict[str, list[dict[str, float]]]) -> dict[str, list[float]]:
-    """Return every score of the one category that differs from run to run."""
-    return {page: [one["performance"] for one in runs] for page, runs in pages.items()}
 
 
 if __name__ == "__main__":
