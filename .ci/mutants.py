@@ -287,7 +287,8 @@ def run(folder: Path, module: str, mutants: list[str], tests: tuple[str, ...]) -
         os.chdir(inside)
         sys.path.insert(0, str(inside / "src"))
         os.environ |= {"CI": "true", "PYTHONPATH": str(inside / "src")}
-        arguments = ["-q", "-s", "-p", "no:cacheprovider", *tests]
+        native = "--tb=native"  # pytest's own parses the whole file of mutants, megabytes, at each failure: seconds
+        arguments = ["-q", "-s", "-p", "no:cacheprovider", native, *tests]
         os._exit(pytest.main(arguments, plugins=[Runner(folder, mutants, results(folder))]))
     if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         raise SystemExit(f"{module}: exit {status}")
