@@ -597,7 +597,8 @@ def test_a_claim_lost_to_a_live_run_is_running(ledger: Ledger, open_ledger: Any)
             call(other, fires(), dies(other))
         return WatchDecision(True, "low", {})
 
-    assert call(ledger, condition, fails).status is Status.RUNNING
+    lost = call(ledger, condition, fails)
+    assert (lost.automation_id, lost.status, lost.run_id) == (W, Status.RUNNING, list_runs(ledger)[0].run_id)
 
 
 @pytest.mark.parametrize(
@@ -644,6 +645,13 @@ def test_a_reset_during_a_run_is_what_the_next_condition_sees(ledger: Ledger, pa
 
     call(ledger, condition, seconds=60)
     assert seen == [{"reset": 1}]
+
+
+def test_a_slot_that_succeeded_under_an_older_definition_is_no_longer_due(ledger: Ledger) -> None:
+    watch(ledger)
+    call(ledger, fires(), lambda run_id, message: update(ledger, W, max_failures=9, now=T0))
+    assert list_automations(ledger)[0].next_run_at == at(60)
+    assert call(ledger, never, seconds=59).status is Status.NOT_DUE
 
 
 def test_a_due_time_set_during_a_run_is_kept(ledger: Ledger) -> None:
@@ -855,6 +863,14 @@ def test_events_hold_no_content(ledger: Ledger) -> None:
     call(ledger, fires("message-hunter2", secret="state-hunter2"), leaks)
     with ledger.read() as tx:
         assert "hunter2" not in "".join(r["detail"] for r in tx.all("SELECT detail FROM events"))
+
+
+def test_the_runs_of_one_automation_are_told_from_those_of_all(ledger: Ledger) -> None:
+    for name in ("a", "b"):
+        watch(ledger, name)
+        call(ledger, fires(), automation_id=name)
+    assert [run.automation_id for run in list_runs(ledger, "b")] == ["b"]
+    assert [run.automation_id for run in list_runs(ledger)] == ["a", "b"]
 
 
 # Definitions

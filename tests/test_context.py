@@ -354,6 +354,7 @@ def test_rows_return_their_numbers_and_come_back_as_they_were_given(ledger: Ledg
         ({"role": "assistant", "tool_calls": [{"name": "x"}]}, ValueError, "with an id"),
         ({"role": "assistant", "tool_calls": [{"id": 3}]}, TypeError, "tool_calls id"),
         ({"role": "assistant", "tool_calls": [{"id": "A", "x": float("nan")}]}, ValueError, "must be JSON"),
+        ({"role": "assistant", "tool_calls": [{"id": "A", "x": float("inf")}]}, ValueError, "must be JSON"),
         ({"role": "assistant", "tool_calls": [{"id": "A", "x": "\ud800"}]}, ValueError, "must be JSON"),
         ({"role": "assistant", "tool_calls": [{"id": "A", "x": (1,)}]}, ValueError, "must be JSON"),
         ({"role": "assistant", "tool_calls": [{"id": "A", 1: 1}]}, ValueError, "must be JSON"),
