@@ -414,18 +414,6 @@ def test_a_refusal_inside_a_write_that_rolls_back_is_still_recorded(ledger: Ledg
         assert tx.one("SELECT 1 FROM events WHERE kind = 'refused'") is not None
 
 
-def test_discovery_and_authorization_without_a_ledger_record_nothing(ledger: Ledger) -> None:
-    with ledger.read() as tx:
-        before = tx.one("SELECT count(*) AS n FROM events")
-    CATALOG.discover("stock")
-    CATALOG.authorize(READ, ALLOWED)
-    with ledger.read() as tx:
-        after = tx.one("SELECT count(*) AS n FROM events")
-    assert before is not None
-    assert after is not None
-    assert before["n"] == after["n"]
-
-
 def test_each_refusal_of_a_tool_says_why_and_what_helps() -> None:
     """Word for word: an agent that is refused acts on this sentence."""
     copy = Tool(READ.name, READ.description, READ.keywords)
