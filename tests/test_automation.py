@@ -285,8 +285,11 @@ def test_a_daily_watcher_retries_within_its_slot(ledger: Ledger) -> None:
     first = call(ledger, fires(), fails, 10)
     waiting = call(ledger, never, seconds=309)
     assert (waiting.status, waiting.run_id) == (Status.NOT_DUE, None)
-    second = call(ledger, fires(), seconds=310)
+    errors: list[str | None] = []
+    second = call(ledger, fires(), lambda run_id, message: errors.extend(run.error for run in list_runs(ledger)), 310)
     assert (second.status, second.run_id) == (Status.SUCCEEDED, first.run_id)
+    assert errors == [None], "what the first attempt raised is no longer said of a run that is tried again"
+    assert [event.detail["slots"] for event in events(ledger) if event.kind == "automation.claimed"] == [1, 0]
     assert row(ledger)["next_run_at"] == "2026-01-06T08:00:00.000000Z"
     assert fates(ledger) == [(0, 0, 1, "SUCCEEDED")]
 
@@ -636,6 +639,9 @@ def test_a_reset_during_a_run_is_what_the_next_condition_sees(ledger: Ledger, pa
     result = call(ledger, fires("low", n=1), edits)
     assert result.status is (Status.SUCCEEDED if payload is does_nothing else Status.FAILED)
     assert "the definition changed meanwhile" in result.detail
+    ended = events(ledger)[-1]
+    kept = ended.detail["state_committed" if payload is does_nothing else "counted"]
+    assert (ended.kind, kept) == (f"automation.{result.status.lower()}", False)
     assert (row(ledger)["failure_count"], row(ledger)["enabled"]) == (0, 1)
     seen: list[dict[str, object]] = []
 
