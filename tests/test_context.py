@@ -443,15 +443,26 @@ def test_what_the_summarizer_raises_propagates_and_leaves_no_marker(ledger: Ledg
     def summarizer(prior: str, exchange: tuple[ContextItem, ...]) -> str:
         raise raised
 
-    write(ledger, "s u a t u a t")
+    write(ledger, "s u a t u a t u u")
     with pytest.raises(error) as caught:
         compact_one(ledger, "s1", summarizer)
     assert caught.value is raised
     assert markers(ledger) == []
     failed = events(ledger, "context.summary_failed")
-    expected = {"error": error.__name__, "marker": 1, "ranges": [[3, 4]], "rows": 2, "through_seq": 4}
+    expected = {"error": error.__name__, "marker": 1, "ranges": [[3, 4], [6, 7]], "rows": 4, "through_seq": 7}
     assert failed == ([expected] if issubclass(error, Exception) else [])
     assert compact_one(ledger, "s1", joined)
+
+
+def test_what_the_summarizer_raises_propagates_also_where_nothing_can_be_recorded(ledger: Ledger) -> None:
+    write(ledger, "s u a t u u")
+
+    def summarizer(prior: str, exchange: tuple[ContextItem, ...]) -> str:
+        ledger.close()
+        raise OSError("down")
+
+    with pytest.raises(OSError, match="down"):
+        compact_one(ledger, "s1", summarizer)
 
 
 def test_compact_until_stops_at_its_bound_and_when_nothing_is_left(ledger: Ledger) -> None:
