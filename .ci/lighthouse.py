@@ -30,7 +30,13 @@ PAGES = (
     *(f"lessons/{name}/" for name in ("isolation", "watchers", "context", "sessions", "tools", "memory")),
 )
 RUNS = 5
-MEASURED = ("docs/assets/site.css", "docs/assets/site.js", "overrides/main.html")
+MEASURED = (
+    "docs/assets/site.css",
+    "docs/assets/site.js",
+    "overrides/main.html",
+    "overrides/partials/palette.html",
+    "overrides/partials/javascripts/palette.html",
+)
 """What the site adds to every page; the record says when it has changed since."""
 TIMES = {
     "first_paint_ms": "first-contentful-paint",
