@@ -33,6 +33,7 @@ from bookproof.diagrams import (
     parse_diagrams,
 )
 from bookproof.host import known_facts
+from bookproof.imports import Imports
 from bookproof.labs import UNPINNED, has_labs, lab_mutations, labs_off, write_labs
 from bookproof.mutations import Mutation
 from bookproof.options import Settings
@@ -62,6 +63,8 @@ class Build:
         self.refused = refusals(self._tree)
         set_epoch(self._tree)
         self.book = Book(settings, collecting=True, accepting=accepting, cached=self._cached, served=served)
+        self.imports = Imports(settings.root / settings.src, self.book.cache("imports"))
+        """Which files of the packages depend on which."""
         self.node_off = self._node_off()
         self.labs: list[tuple[PageRecord, list[Mutation]]] = []
         """Every page with a lab, and the mutations that its reader may try."""
@@ -91,8 +94,13 @@ class Build:
             found, _ = claims(name, text, get_data(text)[1])
             tests |= {claim.name for claim in found if claim.kind == "test"}
         self.cited = tuple(sorted(tests))
-        self._proofs = Proofs(self._settings, cached=self._cached, serving=self._serving)
+        self._proofs = Proofs(self._settings, cached=self._cached, serving=self._serving, imports=self.imports)
         self._proofs.start(self.cited, run=not self._serving)
+
+    def read(self, modules: Any) -> None:
+        """Take packages that griffe has read for another plugin, so that they need not be read once more."""
+        if self._proofs is not None:
+            self._proofs.modules = modules
 
     def complete(self, files: Files) -> None:
         """Fill in every page, now that all have run."""
@@ -184,10 +192,12 @@ class Build:
         found = [diagram for record in self.book.records.values() for diagram in diagrams_of(record)]
         cached = self._cached and self._settings.cache
         cache = self._settings.root / self._settings.cache / "diagrams.json" if cached else None
-        with ThreadPoolExecutor(1) as pool:
-            if found and not self.node_off:
-                self._node = _node_version()
-            return pool.submit(parse_diagrams, self._settings.root, found, cache=cache)
+        if found and not self.node_off:
+            self._node = _node_version()
+        pool = ThreadPoolExecutor(1)
+        parsed = pool.submit(parse_diagrams, self._settings.root, found, cache=cache)
+        pool.shutdown(wait=False)
+        return parsed
 
     def _folders(self) -> list[str]:
         """Return the folders whose files are shown."""

@@ -87,15 +87,21 @@ class SymbolIndex:
     Parameters:
         root: The repository.
         search_paths: Folders in it that hold packages.
+        modules: Packages that griffe has read already.
     """
 
-    def __init__(self, root: Path, search_paths: Sequence[str] = ("src",)) -> None:
+    def __init__(
+        self, root: Path, search_paths: Sequence[str] = ("src",), modules: griffe.ModulesCollection | None = None
+    ) -> None:
         import griffe
 
         self._root = root.resolve()
         self._paths = [self._root / path for path in search_paths]
         self._loader = griffe.GriffeLoader(
-            search_paths=self._paths, extensions=griffe.load_extensions(), allow_inspection=False
+            search_paths=self._paths,
+            extensions=griffe.load_extensions(),
+            allow_inspection=False,
+            modules_collection=modules,
         )
         self._names: list[str] | None = None
 

@@ -24,12 +24,20 @@ class Imports:
     def __init__(self, folder: Path, cache: Cache) -> None:
         self._folder, self._cache = folder, cache
         self._direct: dict[Path, tuple[Path, ...]] = {}
+        self._modules: dict[str, tuple[Path, ...]] = {}
         self._read: dict[Path, str] = {}
+        self._found: dict[tuple[Path, ...], str] = {}
 
     def digest(self, identifier: str) -> str:
         """Return a digest over the files that an object's page depends on; empty where it is not in the folder."""
+        own = self._files(identifier)
+        if own not in self._found:
+            self._found[own] = self._digest_of(own)
+        return self._found[own]
+
+    def _digest_of(self, own: tuple[Path, ...]) -> str:
         found: set[Path] = set()
-        waiting = list(self._files(identifier))
+        waiting = list(own)
         while waiting:
             path = waiting.pop()
             if path not in found:
@@ -70,7 +78,8 @@ class Imports:
             if names is None:
                 names = imported_names(path.read_bytes(), package)
                 self._cache.put(key, {"names": names})
-            self._direct[path] = tuple(one for name in names for one in self._module(name))
+            self._modules |= {name: self._module(name) for name in names if name not in self._modules}
+            self._direct[path] = tuple(one for name in names for one in self._modules[name])
         return self._direct[path]
 
     def _module(self, name: str) -> tuple[Path, ...]:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader
 from markdown_exec import markdown_config
@@ -45,6 +45,8 @@ from bookproof.remembered_pages import can_remember, remember_layout, remember_p
 from bookproof.served import Served
 
 _log = logging.getLogger("mkdocs.plugins.bookproof")
+_READS_CHECKOUT = "workdir="
+"""Sign that what a page's blocks print is told by running them alone."""
 
 
 class BookproofConfig(base.Config):  # type: ignore[no-untyped-call]  # MkDocs' own hook has no types
@@ -107,9 +109,8 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
         self._imports = self._nav = None
         _pass_over_icons(config)
         if build.book.remembers:
-            imports = Imports(settings.root / settings.src, build.book.cache("api"))
-            self._imports = imports if self._serving else None
-            _remember(build.book, config, imports)
+            self._imports = build.imports if self._serving else None
+            _remember(build, config)
         folders = [settings.root / name for name in (settings.src, settings.tests)]
         config.watch.extend(str(folder) for folder in folders if folder.is_dir())
         return config
@@ -138,12 +139,13 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
             return markdown
         if not self._page_base:
             self._page_base = site_key(config, files, book.form)
-        parts = [self._page_base, book.key]
-        if self._serving:  # what its blocks print counts, and not by which code
-            printed = book.printed(f"{book.settings.docs}/{page.file.src_uri}", page.file.content_string)
+        source, printed = page.file.content_string, None
+        if self._serving or _READS_CHECKOUT in source:
+            printed = book.printed(f"{book.settings.docs}/{page.file.src_uri}", source)
             if printed is None:
                 return markdown
-            parts[1] = printed
+        code = "" if self._serving else book.key  # to a server's reader it does not matter which code printed it
+        parts = (self._page_base, code, printed or "")
         remember_page(page, markdown, config.plugins.get("autorefs"), book, self._imports, *parts)
         return markdown
 
@@ -305,9 +307,9 @@ def _listed(folders: Iterable[Path]) -> list[str]:
     return sorted(found)
 
 
-def _remember(book: Book, config: MkDocsConfig, imports: Imports) -> None:
+def _remember(build: _Build, config: MkDocsConfig) -> None:
     """Let other plugins take from memory what they made of pages that have not changed."""
-    plugins: Any = config.plugins
+    book, plugins = build.book, cast("Any", config.plugins)
     theme = f"{config.theme.name} {config.theme.get('language')}"
     form = "\n".join((book.form, repr(installed()), theme))
     if "mkdocstrings" in plugins and plugins["mkdocstrings"].plugin_enabled:
@@ -317,8 +319,9 @@ def _remember(book: Book, config: MkDocsConfig, imports: Imports) -> None:
             plugins["autorefs"],
             form if book.served is not None else "\n".join((form, _shown_by_api(book.settings))),
             book.cache("api"),
-            imports,
+            build.imports,
             extension.recorded,
+            build.read,
             _templates(book),
             served=book.served is not None,
         )

@@ -47,9 +47,12 @@ class Proofs:
         settings: The site's settings.
         cached: Whether passes of earlier builds may stand for runs.
         serving: Whether what pytest collects may be remembered as long as no test changes, whatever else does.
+        imports: Which files of the packages depend on which, where another part of the build asks for that, too.
     """
 
-    def __init__(self, settings: Settings, *, cached: bool, serving: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, *, cached: bool, serving: bool = False, imports: Imports | None = None
+    ) -> None:
         root = settings.root
         self._settings = settings
         self._folders = (settings.src, settings.tests)
@@ -60,8 +63,10 @@ class Proofs:
         self._collected = (
             base_key(settings, (settings.tests,), "collected") if serving else digest(self._base, "collected")
         )
+        self._imports = imports or Imports(root / settings.src, self._cache)
+        self.modules: Any = None
+        """The packages as griffe has read them for another part of the build, if it has."""
         self._symbols: SymbolIndex | None = None
-        self._imports = Imports(root / settings.src, self._cache)
         self._outside = base_key(settings, (), "symbols") if folder else ""
         self._pool = ThreadPoolExecutor(2)
         self._tests: Future[tuple[TestIndex, dict[str, TestResult]]] | None = None
@@ -79,7 +84,7 @@ class Proofs:
         if known := self._cache.get(key):
             return Symbol(**known)
         if self._symbols is None:
-            self._symbols = SymbolIndex(self._settings.root, (self._settings.src,))
+            self._symbols = SymbolIndex(self._settings.root, (self._settings.src,), self.modules)
         found = citations.symbol(self._symbols, name, path, line)
         if isinstance(found, Symbol):
             self._cache.put(key, asdict(found))

@@ -44,6 +44,7 @@ class _Memory:
     imports: Imports
     autorefs: Any
     recorded: Callable[[], object]
+    read: Callable[[Any], object]
     templates: BytecodeCache | None
     served: bool
 
@@ -89,6 +90,7 @@ def remember_api_pages(
     cache: Cache,
     imports: Imports,
     recorded: Callable[[], object],
+    read: Callable[[Any], object],
     templates: BytecodeCache | None,
     *,
     served: bool = False,
@@ -103,6 +105,7 @@ def remember_api_pages(
         cache: Where renderings are remembered.
         imports: Which files an object depends on.
         recorded: Tells how much the page being rendered has shown, so that a rendering that added to it is noticed.
+        read: Called with the packages that griffe has read, when they have been.
         templates: Where compiled templates are remembered.
         served: Whether a server asks, which soon asks again for other code.
     """
@@ -117,6 +120,7 @@ def remember_api_pages(
         imports,
         autorefs,
         recorded,
+        read,
         templates,
         served,
     )
@@ -158,6 +162,8 @@ class _Handler:
                 return _Known(found)
         with noted_warnings() as warned:
             data = self._collect(identifier, options)
+        if modules := getattr(data, "modules_collection", None):
+            memory.read(modules)
         self._key = "" if warned else key
         return data
 

@@ -1,10 +1,11 @@
 """Remembered pages: what rendering an unchanged page gave, so that a build need not do it again.
 
 It promises that a page comes out byte for byte as it would be rendered: the key covers the page, every file's address,
-the code, its tests and the outputs under review, all that is configured and installed. A page with a failure, a
-warning, a host's lack, a snippet or a block that reads the repository is rendered every time, and every page is where a
-site has Markdown extensions or plugins of which nothing is known here. So is one with docstrings, but by a server,
-which publishes no inventory. What the theme made around a page is remembered too, once for each page: the latest.
+the code, its tests and the outputs under review, all that is configured and installed; and what blocks print that read
+the checkout, which run every time. A page with a failure, a warning, a host's lack or a snippet is rendered every time,
+and every page is where a site has Markdown extensions or plugins of which nothing is known here. So is one with
+docstrings, but by a server, which publishes no inventory. What the theme made around a page is remembered too, once for
+each page: the latest.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _EXTENSIONS = {
     "pymdownx.superfences", "pymdownx.tabbed", "pymdownx.tasklist", "pymdownx.tilde",
 }  # fmt: skip
 """Those whose work on a page ends with the page, or is noted here."""
-_ELSEWHERE = ("8<", 'workdir="root"')
-"""Signs that a page depends on files that the key does not cover."""
+_ELSEWHERE = "8<"
+"""Sign that a page depends on files that the key does not cover."""
 
 
 def can_remember(config: MkDocsConfig) -> bool:
@@ -62,11 +63,12 @@ def remember_page(page: Page, text: str, autorefs: Any, book: Book, imports: Imp
         book: The book of this build.
         imports: Which files the objects depend on that a page shows by their docstrings; None where each such page is
             to be rendered, so that the inventory of objects is whole.
-        *parts: Everything that the page depends on beside its own text and those files.
+        *parts: Everything that the page depends on beside its own text and those files; where its blocks read the
+            checkout, what they print.
     """
     source = page.file.content_string
     shown = [imports.digest(name) if imports is not None else "" for name in _objects(source)]
-    if any(sign in source for sign in _ELSEWHERE) or not all(shown):
+    if _ELSEWHERE in source or not all(shown):
         return
     path = f"{book.settings.docs}/{page.file.src_uri}"
     key = digest(*parts, *shown, page.file.src_uri, page.file.dest_uri, source, text, repr(sorted(page.meta.items())))
