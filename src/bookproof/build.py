@@ -221,9 +221,8 @@ class Build:
             return ""
 
     def _why_draft(self) -> tuple[str, ...]:
-        reasons = list(self._tree.why_draft)
-        if self._serving:
-            reasons.append("it is being served to its author")
+        # A server does not name what was edited: with each file's first edit every page would be another one.
+        reasons = ["it is being served to its author"] if self._serving else list(self._tree.why_draft)
         absent = sorted(
             {one.detail for record in self.book.records.values() for one in record.examples if one.status == "absent"}
         )

@@ -379,6 +379,32 @@ def test_a_block_that_reads_the_repository_runs_in_every_build(site: TinySite) -
         assert f"note {note}" in text_of(site.build().html())
 
 
+def test_a_page_that_reads_the_repository_is_remembered_by_what_its_blocks_print(site: TinySite) -> None:
+    """Whatever they read, and however the option is written; a block that fails is shown as it is."""
+    site.options = "cache: .bookproof"
+    block = "```python exec='on' id='a' workdir='root'\nprint(open('note').read())\n```\n"
+    site.write("docs/index.md", f"# Home\n\n{block}")
+    site.write("note", "one")
+    site.accept()
+    known, shown = [], []
+    for note in ("one", "one", "two", "one"):
+        site.write("note", note)
+        if note == "two":
+            assert "docs/index.md:3" in site.build("-q").failures[0], "what was accepted is another output"
+            site.accept()
+        shown.append(site.build("--strict").html())
+        known.append({path.name for path in (site.root / ".bookproof/pages").rglob("*.json")})
+        if note == "two":
+            assert "two" in text_of(shown[-1])
+            site.write("note", "one")
+            site.accept()
+    assert shown[0] == shown[1] == shown[3]
+    assert known[0] == known[1]
+    assert len(known[0]) == 1
+    (site.root / "note").unlink()
+    assert "docs/index.md:4: python example failed: FileNotFoundError" in site.build("-q").failures[0]
+
+
 def test_a_block_that_reads_the_repository_alone_shares_nothing_with_its_page(site: TinySite) -> None:
     """Neither sees what the other changed; the page's other blocks stay remembered."""
     counted = site.root.parent / f"{site.root.name}.counted"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import griffe
 import pytest
 
 from bookproof import citations
@@ -73,6 +74,7 @@ LIMIT: int = 10
     "tests/test_ok.py": """\
 import os
 
+import griffe
 import pytest
 
 from shop.counter import weigh
@@ -224,6 +226,18 @@ def test_a_symbol_is_found_without_importing_it(
     assert found.file == "src/shop/till.py"
     assert (found.first, found.last) == (line_of(found.file, first), line_of(found.file, last))
     assert found.canonical == name.replace("shop.Till", "shop.till.Till")
+
+
+def test_packages_that_have_been_read_are_not_read_again(
+    root: Path, symbols: SymbolIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = griffe.load("shop", search_paths=[str(root / "src")], allow_inspection=False)
+    names = ("shop.till.Till", "shop.Till", "shop.till.Till.add", "shop.heavy.lift")
+    expected = [symbols.find(name) for name in names]
+    monkeypatch.setattr(griffe.GriffeLoader, "load", lambda *_, **__: pytest.fail("read again"))
+    other = SymbolIndex(root, modules=read.modules_collection)
+    assert [other.find(name) for name in names] == expected
+    assert None not in expected
 
 
 def test_a_symbol_of_a_module_that_cannot_be_imported_is_found(symbols: SymbolIndex) -> None:

@@ -129,6 +129,21 @@ def test_the_inventory_is_that_of_a_build_without_memory_where_other_pages_resol
 
 
 @pytest.mark.site
+def test_a_package_is_read_once_in_a_build(book: TinySite) -> None:
+    book.write("docs/index.md", "---\nsymbols: [shop.sell, shop.till.Till]\n---\n# Home\n")
+    book.write(
+        "hook.py",
+        "import griffe\n\nload = griffe.GriffeLoader.load\n\n\ndef noted(self, *names, **options):\n"
+        "    open('read', 'a').write(f'{names[0]}\\n')\n    return load(self, *names, **options)\n\n\n"
+        "griffe.GriffeLoader.load = noted\n",
+    )
+    book.extensions = "hooks: [hook.py]"
+    built = book.build()
+    assert built.returncode == 0, built.log
+    assert (book.root / "read").read_text() == "shop\n"
+
+
+@pytest.mark.site
 def test_what_mkdocstrings_warns_of_is_told_in_every_build(book: TinySite) -> None:
     book.write("src/shop/__init__.py", SHOP.replace("price: In cents", "prize: In cents"))
     first = book.build("-q")  # in which no warning is even made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -125,6 +126,24 @@ def test_a_failure_stands_in_the_page_and_the_next_good_edit_clears_it(site: Tin
     verdicts = json.loads(served.wait(lambda text: "passed" in text, "bookproof/verdicts.json"))
     assert verdicts["tests"]["tests/test_pack.py::test_one"]["verdict"] == "passed"
     assert served.builds() == 6, "verdicts come without a build"
+
+
+def test_an_edit_changes_no_other_page(site: TinySite, served: Served) -> None:
+    """Were each page to name every edited file, each would be another page once one more file is edited."""
+    served.wait(lambda text: "value 1" in text)
+    site.write("docs/third.md", "# Third\n")
+    site.write("docs/other.md", "# Other\n\nNone.\n")
+    served.wait(lambda text: "None." in text, "other/")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["add", "docs", "src", "tests"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], cwd=site.root, check=True)
+    seen = []
+    for name in ("other", "third"):
+        site.write(f"docs/{name}.md", "# Edited\n\nOnce.\n")
+        served.wait(lambda text: "Once." in text, f"{name}/")
+        html = served.wait(lambda text: "value 1" in text)
+        seen.append(re.sub(r"livereload\([^)]*\)", "", html))  # MkDocs' own script, which counts the builds
+    assert seen[0] == seen[1]
 
 
 def test_an_edit_of_the_code_does_not_wait_for_every_example(site: TinySite, served: Served) -> None:
