@@ -16,7 +16,7 @@ import ast
 import difflib
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,10 +215,19 @@ class TestIndex:
     """File that could not be collected, with the reason."""
     failure: str = ""
     """Why pytest could not collect at all."""
+    _covered: dict[str, list[str]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    """By every name that a test can be cited by, its cases."""
+
+    def __post_init__(self) -> None:
+        """Sort the cases by name."""
+        for case in self.cases:
+            parts = case.partition("[")[0].split("::")
+            for name in dict.fromkeys((*("::".join(parts[: end + 1]) for end in range(len(parts))), case)):
+                self._covered.setdefault(name, []).append(case)
 
     def find(self, name: str) -> CitedTest | None:
         """Return the test of a node id, or None."""
-        cases = tuple(case for case in self.cases if covers(name, case))
+        cases = tuple(self._covered.get(name, ()))
         if not cases:
             return None
         file, line = self.cases[cases[0]]
