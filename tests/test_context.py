@@ -36,6 +36,7 @@ from sovereign_agent.context import (
     ranges,
     reason,
     render_context,
+    summary_fault,
     verify_markers,
 )
 from sovereign_agent.coordination import claim_session, register_host
@@ -375,6 +376,14 @@ def test_malformed_arguments_of_append_message_are_named(
 def test_a_row_of_the_largest_size_is_kept(ledger: Ledger) -> None:
     append_message(ledger, "s1", "user", "x" * MAX_CONTENT_BYTES)
     assert len(render_context(ledger, "s1")[0].content) == MAX_CONTENT_BYTES
+    around = len('[{"id":"A","x":""}]')
+    append_message(ledger, "s1", "assistant", "", tool_calls=[{"id": "A", "x": "y" * (MAX_CALLS_BYTES - around)}])
+    assert len(json.dumps(render_context(ledger, "s1")[1].tool_calls, separators=(",", ":"))) == MAX_CALLS_BYTES
+
+
+def test_a_summary_of_the_largest_size_is_one_and_no_larger_one() -> None:
+    assert summary_fault("é" * (MAX_SUMMARY_BYTES // 2)) is None
+    assert summary_fault("x" * (MAX_SUMMARY_BYTES + 1)) == "too_large"
 
 
 @pytest.mark.parametrize(
@@ -740,6 +749,10 @@ def test_a_covered_exchange_cannot_be_covered_again(ledger: Ledger) -> None:
         ("DELETE FROM context_compactions WHERE marker = 1", [2, 3], "a marker is missing before it"),
         ("UPDATE context_compactions SET ranges = '[[3,6]]' WHERE marker = 2", [2], "that an earlier marker covers"),
         ("UPDATE context_exchanges SET marker = 1 WHERE first_seq = 5", [1, 2], "the index shows other rows"),
+        *(
+            (f"UPDATE context_compactions SET ranges = '{ranges}' WHERE marker = 2", [2], "its ranges are not its rows")
+            for ranges in ("[[1e999,6]]", "[[5,99999999999999999999]]", "[[-99999999999999999999,6]]", "[5,6]", "{}")
+        ),
     ],
 )
 def test_a_second_look_notices_a_change_that_went_around_the_triggers(
