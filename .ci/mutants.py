@@ -5,20 +5,24 @@ mutants there, draws some of each module with a fixed seed and runs their tests.
 were not killed once more, and `--again all` every one, with the tests of the working tree. `--write` records them
 in `docs/evidence/mutants.json`, with the reasons that `.ci/mutants.toml` gives for survivors. mutmut makes no mutants
 of decorated functions, nor of anything outside functions; what is computed at import is computed without the change.
+Mutants in which only the case of SQL differs are not drawn: SQLite reads them alike, so nothing could kill them.
 
 mutmut's own runner hands every test's id to pytest, which does not find all of them again and runs none. Here one
 process per module collects the tests and learns which of them reach which function. Each mutant gets a fork of that
 process, which runs those that reach the changed function, the quickest first, then those that start processes, which
-may reach it there, until one fails. Tests that take more than a few seconds, and files full of processes, are left out
-unless nothing else reaches the function. A mutant has survived only if at least one test ran to its end.
+may reach it there, until one fails, twice. Tests that take more than a few seconds, and files full of processes, are
+left out unless nothing else reaches the function. A mutant has survived only if a test ran to its end.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import functools
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -95,12 +99,53 @@ def make(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", MAKE], cwd=folder, check=True)
 
 
-def names(folder: Path, module: str) -> list[str]:
-    """Return the mutants of a module in the order in which they are drawn: more of them begin with fewer of them."""
+@functools.cache
+def made(folder: Path, module: str) -> tuple[str, ...]:
+    """Return every mutant of a module."""
     meta = json.loads((folder / f"mutants/src/sovereign_agent/{module}.py.meta").read_text())
-    found = sorted(meta["exit_code_by_key"])
+    return tuple(sorted(meta["exit_code_by_key"]))
+
+
+@functools.cache
+def names(folder: Path, module: str) -> tuple[str, ...]:
+    """Return the mutants of a module in the order in which they are drawn: more of them begin with fewer of them."""
+    alike = same_sql((folder / f"mutants/src/sovereign_agent/{module}.py").read_text())
+    found = list(made(folder, module))
     random.Random(f"{SEED} {module}").shuffle(found)  # noqa: S311 - repeatable on purpose
+    return tuple(name for name in found if name.rpartition(".")[2] not in alike)
+
+
+def same_sql(text: str) -> set[str]:
+    """Return the mutants in a module full of them that differ only in how they write SQL, as `plain_sql` tells it."""
+    bodies: dict[str, list[str]] = {}
+    body: list[str] = []
+    for line in text.splitlines():
+        if begin := re.match(r" *def (x\S+__mutmut_(?:orig|\d+))\(", line):
+            body = bodies[begin[1]] = []
+        elif re.match(r" *(@|mutants_x)", line):
+            body = []
+        body.append(line.replace(begin[1], "f") if begin else line)
+    found = set()
+    for name, lines in bodies.items():
+        plain = bodies[name.rpartition("__mutmut_")[0] + "__mutmut_orig"]
+        same = [line.lower() for line in lines] == [line.lower() for line in plain]
+        if same and lines != plain and plain_sql(lines) == plain_sql(plain):
+            found.add(name)
     return found
+
+
+def plain_sql(lines: list[str]) -> str:
+    """Return a function with its SQL in small letters, but for parameters and what stands in quotes.
+
+    SQL is what `tx.run`, `tx.one` and `tx.all` get first. SQLite does not tell the case of keywords and names.
+    """
+    tree = ast.parse("\n".join(["if True:", *(f" {line}" for line in lines)]))
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and re.fullmatch(r"tx\.(run|one|all)", ast.unparse(call.func)):
+            for part in ast.walk(call.args[0]):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    part.value = re.sub(r"(:\w+|'[^']*')|\w+", lambda word: word[1] or word[0].lower(), part.value)
+    return ast.dump(tree)
 
 
 def source(root: Path, module: str) -> Path:
@@ -273,6 +318,9 @@ class Runner:
             signal.setitimer(signal.ITIMER_PROF, 5 + 10 * seconds)  # nobody handles it, so it ends the process
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self.failed:
+                self.failed = ""  # once more, since a test that waits for others may have been stopped itself
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self.failed:
                 os._exit(1)
         out.write_text("")
         os._exit(0 if self.ran else 5 if chosen else 4)
@@ -306,7 +354,8 @@ def summary(folder: Path, modules: list[str]) -> dict[str, Any]:
     for module in modules:
         drawn = [name for name in names(folder, module) if name in known]
         statuses = Counter(known[name]["status"] for name in drawn)
-        counts[module] = {"made": len(names(folder, module)), "run": len(drawn), **statuses}
+        alike = len(made(folder, module)) - len(names(folder, module))
+        counts[module] = {"made": len(made(folder, module)), "same_sql": alike, "run": len(drawn), **statuses}
         for name in drawn:
             if known[name]["status"] not in ("killed", "timeout"):
                 one = {"mutant": short(name), "status": known[name]["status"], "diff": difference(folder, name)}

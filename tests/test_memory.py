@@ -762,6 +762,11 @@ def test_each_refusal_of_a_memory_says_why_and_what_helps(ledger: Ledger) -> Non
             ValueError,
             "embedding must not be all zero: it has no direction",
         ),
+        (
+            lambda ledger: remember(ledger, "m", "x", embedding_model=7),
+            TypeError,
+            "embedding_model must be text, not int: 7",
+        ),
         (lambda ledger: supersede(ledger, "m", "m", "x"), ValueError, "new_id must differ from old_id: m"),
         (lambda ledger: recall(ledger, 3, actor_id="a"), TypeError, "query must be text, not int: 3"),
         (

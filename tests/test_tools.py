@@ -34,6 +34,7 @@ def test_a_discovery_says_how_many_matched_and_whether_some_were_left_out() -> N
     everything = CATALOG.discover("stock")
     assert everything == Discovery((DELETE, READ), total_matches=2, truncated=False)
     assert CATALOG.discover("stock", limit=1) == Discovery((DELETE,), total_matches=2, truncated=True)
+    assert CATALOG.discover("stock", limit=2) == everything
     assert CATALOG.discover("weather") == Discovery((), total_matches=0, truncated=False)
 
 
@@ -155,6 +156,8 @@ def test_a_query_in_any_language_finds_its_tool_and_no_decoy(query: str, found: 
         ("file", "files"),
         ("box", "boxes"),
         ("search", "searches"),
+        ("brush", "brushes"),
+        ("waltz", "waltzes"),
         ("cache", "caches"),
         ("database", "databases"),
         ("class", "classes"),
