@@ -381,6 +381,12 @@ def test_a_row_of_the_largest_size_is_kept(ledger: Ledger) -> None:
     assert len(json.dumps(render_context(ledger, "s1")[1].tool_calls, separators=(",", ":"))) == MAX_CALLS_BYTES
 
 
+def test_calls_are_kept_as_ascii_and_come_back_as_they_were(ledger: Ledger) -> None:
+    append_message(ledger, "s1", "assistant", "", tool_calls=[{"id": "A", "x": "é"}])
+    assert '[{"id":"A","x":"\\u00e9"}]' in source(ledger)[0]
+    assert render_context(ledger, "s1")[0].tool_calls == ({"id": "A", "x": "é"},)
+
+
 def test_a_summary_of_the_largest_size_is_one_and_no_larger_one() -> None:
     assert summary_fault("é" * (MAX_SUMMARY_BYTES // 2)) is None
     assert summary_fault("x" * (MAX_SUMMARY_BYTES + 1)) == "too_large"
