@@ -342,11 +342,10 @@ def _pytest_modules() -> list[str]:
 
 
 def main() -> None:
-    """Run the mode named on the command line, giving way to whoever waits for a page: a verdict is needed last."""
-    if hasattr(os, "nice"):
-        os.nice(10)
-    with contextlib.suppress(OSError):  # Linux may weigh whole sessions against each other, and this is one
-        Path("/proc/self/autogroup").write_text("10")
+    """Run the mode named on the command line, giving way where the process that started it does."""
+    if hasattr(os, "nice") and (niceness := os.nice(0)) > 0:
+        with contextlib.suppress(OSError):  # Linux may weigh whole sessions against each other, and this is one
+            Path("/proc/self/autogroup").write_text(str(niceness))
     if sys.argv[1] == "serve":
         serve()
     else:
