@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bookproof.cache import Cache, digest
@@ -97,7 +98,7 @@ def imported_names(text: bytes, package: tuple[str, ...]) -> list[str]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return []
-    for node in ast.walk(tree):
+    for node in _statements(tree.body):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -105,3 +106,13 @@ def imported_names(text: bytes, package: tuple[str, ...]) -> list[str]:
             base = ".".join((*above, *filter(None, [node.module])))
             names |= {f"{base}.{alias.name}" if base else alias.name for alias in node.names}
     return sorted(names)
+
+
+def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield every statement, wherever it stands; what one is made of holds no imports, and is most of a file."""
+    for node in body:
+        yield node
+        for name in ("body", "orelse", "finalbody"):
+            yield from _statements(getattr(node, name, ()))
+        for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            yield from _statements(part.body)

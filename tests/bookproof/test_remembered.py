@@ -259,7 +259,12 @@ def test_a_module_depends_on_what_it_imports_and_on_nothing_else(tmp_path: Path)
         "a/three.py": "import a.sub.deep as d\n",
         "a/sub/__init__.py": "",
         "a/sub/deep.py": "from ..four import *\n",
-        "a/four.py": "",
+        "a/four.py": (
+            "class C:\n    with x:\n        while y:\n            import a.n1\n        else:\n            import a.n2\n"
+            "try:\n    import a.n3\nexcept E:\n    import a.n4\nelse:\n    import a.n5\nfinally:\n    import a.n6\n"
+            "match x:\n    case 1:\n        import a.n7\n"
+        ),
+        **{f"a/n{number}.py": "" for number in range(1, 8)},
         "a/apart.py": "",
         "b.py": "import os\n",
     }
@@ -277,4 +282,6 @@ def test_a_module_depends_on_what_it_imports_and_on_nothing_else(tmp_path: Path)
     assert changed("a/one.py") == {"a", "a.one.f"}
     assert changed("a/four.py") == {"a", "a.one.f", "a.sub"}
     assert changed("a/sub/__init__.py") == {"a", "a.one.f", "a.sub"}
+    for number in range(1, 8):
+        assert changed(f"a/n{number}.py") == {"a", "a.one.f", "a.sub"}, number
     assert changed("b.py") == {"b", "b.c"}
