@@ -95,9 +95,10 @@ def where(record: dict[str, Any]) -> str:
 
 def since(record: dict[str, Any]) -> str:
     """Return one sentence for a page: whether the record still speaks of the files of this commit."""
+    names = ", ".join(f"`{name}`" for name in record["measured_files"])
     if stale(record):
-        return "\n**The measured files have changed since.**"
-    return "\nThe measured files are the same at this commit."
+        return f"\n**The measured files have changed since** ({names})."
+    return f"\nThe measured files are the same at this commit ({names})."
 
 
 def stale(record: dict[str, Any]) -> bool:
