@@ -302,6 +302,12 @@ def test_the_default_retry_comes_one_interval_after_the_failure(ledger: Ledger) 
     assert row(ledger)["next_run_at"] == "2026-01-05T08:02:00.000000Z"
 
 
+def test_a_retry_may_follow_at_once(ledger: Ledger) -> None:
+    watch(ledger, retry_seconds=0)
+    call(ledger, fires(), fails, 21)
+    assert call(ledger, fires(), seconds=21).status is Status.SUCCEEDED
+
+
 def test_another_message_closes_the_failed_run(ledger: Ledger) -> None:
     watch(ledger)
     first = call(ledger, fires("9 left"), fails)

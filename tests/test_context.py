@@ -516,7 +516,8 @@ def test_compacting_refuses_to_start_inside_a_transaction(
 ) -> None:
     write(ledger, "s u a t u a t")
     summarizer = Asked()
-    with getattr(ledger, transaction)(), pytest.raises(Refusal, match="cannot start inside a transaction"):
+    said = f"{function.__name__} runs the caller's code and cannot start inside a transaction"
+    with getattr(ledger, transaction)(), pytest.raises(Refusal, match=said):
         function(ledger, "s1", summarizer)
     assert summarizer.given == []
 
@@ -909,6 +910,9 @@ def test_the_next_chunk_reads_no_further_than_it_needs() -> None:
             number += 2
 
     assert [exchange.first_seq for exchange in next_chunk(endless(), Edges(2, 10**9), 5)] == [3, 5]
+    given = endless()
+    assert [exchange.first_seq for exchange in next_chunk(given, Edges(2, 10**9), 4)] == [3, 5]
+    assert next(given).first_seq == 7, "a chunk that is full asks for no other exchange"
 
 
 def test_the_next_chunk_never_reaches_past_an_exchange_that_does_not_fit() -> None:
