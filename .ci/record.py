@@ -30,6 +30,8 @@ NAMES = {
     "load": "load average {}",
 }
 """What a page says of a machine, in this order, where the record has it."""
+_MANY = 6
+"""So many files are no longer listed in a sentence."""
 
 
 def about(*measured: str, **machine: object) -> dict[str, Any]:
@@ -95,7 +97,8 @@ def where(record: dict[str, Any]) -> str:
 
 def since(record: dict[str, Any]) -> str:
     """Return one sentence for a page: whether the record still speaks of the files of this commit."""
-    names = ", ".join(f"`{name}`" for name in record["measured_files"])
+    files = record["measured_files"]
+    names = ", ".join(f"`{name}`" for name in files) if len(files) < _MANY else f"{len(files)} that the record names"
     if stale(record):
         return f"\n**The measured files have changed since** ({names})."
     return f"\nThe measured files are the same at this commit ({names})."
