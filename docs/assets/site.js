@@ -1,6 +1,7 @@
 // The reader's own marks on the six lessons, and the list of keys. What is kept stays in this browser's storage.
 (() => {
   const KEY = "sovereign-agent.lessons";
+  const WHOLE = 16; // characters of a name that a narrow table does not break
 
   // The configuration's base is relative to the page that was loaded first.
   const base = new URL(`${JSON.parse(document.getElementById("__config").textContent).base}/`, location.href);
@@ -116,15 +117,70 @@
     if (event.key === "?" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) help();
   });
 
+  // The theme's label opens the drawer for a finger only; a button does for a keyboard too.
+  const drawer = document.getElementById("__drawer");
+  const label = document.querySelector(".md-header__button[for=__drawer]");
+  const opener = element("button", `${label.className} site-drawer`);
+  opener.type = "button";
+  opener.setAttribute("aria-label", "Navigation");
+  opener.append(...label.childNodes);
+  opener.addEventListener("click", () => drawer.click());
+  const tellDrawer = () => opener.setAttribute("aria-expanded", String(drawer.checked));
+  drawer.addEventListener("change", () => {
+    tellDrawer();
+    if (!drawer.checked) return;
+    const side = document.querySelector(".md-sidebar--primary");
+    side.tabIndex = -1;
+    side.focus();
+  });
+  tellDrawer();
+  label.replaceWith(opener);
+
+  // Escape closes the drawer, and leaves the search where the reader was before it.
+  const query = document.querySelector("[data-md-component=search-query]");
+  let before;
+  query?.addEventListener("focus", ({ relatedTarget }) => {
+    if (!relatedTarget?.closest(".md-search")) before = relatedTarget;
+  });
+  addEventListener("keydown", ({ key }) => {
+    if (key !== "Escape") return;
+    if (drawer.checked) {
+      drawer.click();
+      opener.focus();
+    } else if (document.activeElement?.closest(".md-search")) {
+      const place = before?.isConnected ? before : document.querySelector(".md-content h1");
+      if (!place) return;
+      if (place.tabIndex < 0) place.tabIndex = -1;
+      setTimeout(() => place.focus({ preventScroll: true })); // after the theme, which takes the focus away
+    }
+  }, true);
+
+  // A drawing wider than its box can be moved by keyboard.
+  const reach = new ResizeObserver((boxes) => {
+    for (const { target } of boxes) {
+      const wide = target.scrollWidth > target.clientWidth;
+      const number = [...document.querySelectorAll(".mermaid")].indexOf(target) + 1;
+      const told = { tabindex: "0", role: "region", "aria-label": `Diagram ${number}, moves sideways` };
+      for (const [name, value] of Object.entries(told)) {
+        if (wide) target.setAttribute(name, value);
+        else target.removeAttribute(name);
+      }
+    }
+  });
+
   // The theme's own parts: a dialog without a name, and one landmark of the same name for each listing.
   document.querySelector("[data-md-component=search]")?.setAttribute("aria-label", "Search");
   const nameListings = () => {
     for (const one of document.querySelectorAll(".md-code__nav:not([role])")) one.setAttribute("role", "presentation");
+    document.querySelectorAll("div.mermaid").forEach((one) => reach.observe(one));
   };
   new MutationObserver(nameListings).observe(document.body, { childList: true, subtree: true });
 
   document$.subscribe(() => {
     nameListings();
+    for (const one of document.querySelectorAll("td code, th code")) {
+      if (one.textContent.length <= WHOLE) one.classList.add("site-whole");
+    }
     document.querySelectorAll(".site-done[hidden]").forEach(arm);
     document.querySelectorAll(".site-lessons").forEach(mark);
     for (const button of document.querySelectorAll(".site-keys[hidden]")) {

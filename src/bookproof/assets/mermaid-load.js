@@ -6,6 +6,7 @@
 (() => {
   const NEAR = "1200px";
   const PATIENCE_MS = 5000;
+  const READABLE = "640px"; // below this a wide drawing's words are too small
   let options = {};
   let loading;
 
@@ -67,7 +68,8 @@
         place.dataset.near = "1";
       }
       loading ??= load();
-      return (await loading).render(id, text);
+      const drawn = await (await loading).render(id, text);
+      return { ...drawn, svg: drawn.svg.replace(/max-width: ([\d.]+)px;/, `$& min-width: min($1px, ${READABLE});`) };
     },
   };
 
