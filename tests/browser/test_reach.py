@@ -47,6 +47,8 @@ def test_a_drawer_opens_and_closes_by_keyboard_and_a_closed_one_has_no_focus(tab
         tab.keyboard.press("Escape")
         expect(opener).to_have_attribute("aria-expanded", "false")
         expect(opener).to_be_focused()
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    expect(opener).to_be_hidden()
 
 
 def test_escape_from_the_search_leaves_the_reader_in_the_page(tab: Page, address: str) -> None:
