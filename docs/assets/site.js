@@ -1,4 +1,5 @@
-// The reader's own marks on the six lessons, and the list of keys. What is kept stays in this browser's storage.
+// What the theme leaves out: the reader's own marks on the six lessons, which stay in this browser's storage; the list of
+// keys; and a way for the keyboard to the drawer, out of the search, and along a drawing that is wider than its box.
 (() => {
   const KEY = "sovereign-agent.lessons";
   const WHOLE = 16; // characters of a name that a narrow table does not break
