@@ -138,11 +138,6 @@ def environment(clone: Path) -> dict[str, str]:
     return known | {"PYTHONPATH": str(clone / "src"), "NO_MKDOCS_2_WARNING": "1"}
 
 
-def heed() -> None:
-    """Let the signal that ends the server end it also where this is a job in the background, which ignores it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @contextmanager
 def serving(clone: Path) -> Iterator[tuple[str, Path]]:
     """Serve the clone; give its address and its log."""
@@ -158,7 +153,6 @@ def serving(clone: Path) -> Iterator[tuple[str, Path]]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=heed,  # noqa: PLW1509 (nothing here runs in a thread)
         )
     try:
         yield f"http://127.0.0.1:{port}/", log
@@ -196,17 +190,18 @@ def inside(file: Path, arguments: list[str]) -> None:
     from mkdocs.commands import build, serve
     from mkdocs.plugins import PluginCollection
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     seconds: defaultdict[str, float] = defaultdict(float)
     work: dict[tuple[int, str], float] = {}
     done = threading.Event()
     threading.Thread(target=watch, args=(work, done), daemon=True).start()
 
-    def timed(name: Callable[..., str], call: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def timed(part: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
         start = time.monotonic()
         try:
             return call(*given, **named)
         finally:
-            seconds[name(*given)] += time.monotonic() - start
+            seconds[part] += time.monotonic() - start
 
     def whole(call: Callable[..., Any], *given: Any, **named: Any) -> Any:
         seconds.clear()
@@ -223,11 +218,11 @@ def inside(file: Path, arguments: list[str]) -> None:
                 output.write(json.dumps({"parts": parts, "work": own}) + "\n")
 
     for name, told in (("_populate_page", "reading and rendering pages"), ("_build_page", "laying pages out")):
-        setattr(build, name, partial(timed, lambda *_, told=told: told, getattr(build, name)))
+        setattr(build, name, partial(timed, told, getattr(build, name)))
     run_event = PluginCollection.run_event
 
     def event(self: PluginCollection, name: str, *given: Any, **named: Any) -> Any:
-        return timed(lambda *_: PARTS.get(name, ""), partial(run_event, self, name), *given, **named)
+        return timed(PARTS.get(name, ""), run_event, self, name, *given, **named)
 
     PluginCollection.run_event = event  # type: ignore[method-assign]  # to look at it from outside
     build.build = serve.build = partial(whole, build.build)  # type: ignore[attr-defined]

@@ -173,12 +173,21 @@
   document.querySelector("[data-md-component=search]")?.setAttribute("aria-label", "Search");
   const nameListings = () => {
     for (const one of document.querySelectorAll(".md-code__nav:not([role])")) one.setAttribute("role", "presentation");
-    document.querySelectorAll("div.mermaid").forEach((one) => reach.observe(one));
   };
-  new MutationObserver(nameListings).observe(document.body, { childList: true, subtree: true });
+  const watchDrawings = () => {
+    for (const one of document.querySelectorAll("div.mermaid:not([data-reach])")) {
+      one.dataset.reach = ""; // to observe it again would be to measure it again
+      reach.observe(one);
+    }
+  };
+  const tend = () => {
+    nameListings();
+    watchDrawings();
+  };
+  new MutationObserver(tend).observe(document.body, { childList: true, subtree: true });
 
   document$.subscribe(() => {
-    nameListings();
+    tend();
     for (const one of document.querySelectorAll("td code, th code")) {
       if (one.textContent.length <= WHOLE) one.classList.add("site-whole");
     }

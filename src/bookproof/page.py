@@ -195,7 +195,6 @@ _SNIPPET = re.compile(r"""^[ \t>]*-+8<-+(?:[ \t]*|[ \t]+(?:"(?:\\"|[^"])+"|'(?:\
 _SNIPPET_LIKE = re.compile(r"^[ \t>]*-+8<-+(?!\w)")
 
 
-@lru_cache(maxsize=4)  # a page is asked for several times while it is rendered
 @lru_cache(maxsize=512)  # several parts of a build ask, and a server asks again in each build
 def scan(source: str) -> tuple[Fence, ...]:
     """Return every outermost fence of a Markdown file, in order.

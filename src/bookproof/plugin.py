@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader
 from markdown_exec import markdown_config
@@ -309,7 +309,8 @@ def _listed(folders: Iterable[Path]) -> list[str]:
 
 def _remember(build: _Build, config: MkDocsConfig) -> None:
     """Let other plugins take from memory what they made of pages that have not changed."""
-    book, plugins = build.book, cast("Any", config.plugins)
+    book = build.book
+    plugins: Any = config.plugins
     theme = f"{config.theme.name} {config.theme.get('language')}"
     form = "\n".join((book.form, repr(installed()), theme))
     if "mkdocstrings" in plugins and plugins["mkdocstrings"].plugin_enabled:
