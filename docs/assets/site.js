@@ -1,5 +1,52 @@
-// What the theme leaves out: the reader's own marks on the six lessons, which stay in this browser's storage; the list of
-// keys; and a way for the keyboard to the drawer, out of the search, and along a drawing that is wider than its box.
+// When the theme's script starts, and what the theme leaves out: the reader's own marks on the six lessons, which stay in
+// this browser's storage; the list of keys; and a way for the keyboard to the drawer, out of the search, and along a
+// drawing that is wider than its box.
+
+// The theme's script takes a phone a second in which it does not answer. A page is read, scrolled and left without it, so
+// it starts with the reader's first move, or when there is something that only it can show.
+(() => {
+  const theme = document.querySelector("script[type='site/theme']");
+  if (!theme) return;
+  const KEYS = "/sfpn,."; // the theme's own, without a modifier
+  const SETTLED_MS = 200;
+  const parsed = new Promise((done) => document.addEventListener("DOMContentLoaded", done, { once: true }));
+  const inSight = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && start());
+  let started = false;
+
+  /** Once; a key of the theme's that was the first move is pressed again when the theme hears it. */
+  async function start(move) {
+    if (started) return;
+    started = true;
+    inSight.disconnect();
+    await parsed;
+    // When it starts, the theme closes the drawer and the search, which may be what the reader has just opened.
+    const toggles = document.querySelectorAll(".md-toggle");
+    const keep = (event) => event.isTrusted || event.target.checked || event.preventDefault();
+    toggles.forEach((one) => one.addEventListener("click", keep));
+    const script = document.createElement("script");
+    script.src = theme.src;
+    script.onload = () => {
+      setTimeout(() => toggles.forEach((one) => one.removeEventListener("click", keep)), SETTLED_MS);
+      document$.next(document); // the theme waits for the end of a parse that is over
+      const { type, key, target, ctrlKey, metaKey, altKey } = move ?? {};
+      const typing = target?.closest?.("input, textarea, select, [contenteditable]");
+      if (type !== "keydown" || typing || ctrlKey || metaKey || altKey || !KEYS.includes(key)) return;
+      target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+    };
+    theme.after(script);
+  }
+
+  firstMove.then(start);
+  addEventListener("beforeprint", () => start());
+  const asked = new URL(location.href).searchParams;
+  if (asked.has("h") || asked.has("q")) start(); // words to mark in the page, or to search for
+  else document.querySelectorAll("pre.mermaid").forEach((one) => inSight.observe(one));
+  addEventListener("load", () => {
+    if (started || location.protocol === "file:") return;
+    document.head.append(Object.assign(document.createElement("link"), { rel: "prefetch", as: "script", href: theme.src }));
+  });
+})();
+
 (() => {
   const KEY = "sovereign-agent.lessons";
   const WHOLE = 16; // characters of a name that a narrow table does not break
@@ -54,6 +101,7 @@
 
   /** A list of lessons: which are done, how many, and a way to forget them. */
   function mark(list) {
+    list.dataset.marked = "";
     const show = () => {
       list.querySelectorAll(".site-mark").forEach((one) => one.remove());
       list.parentElement.querySelectorAll(".site-progress").forEach((one) => one.remove());
@@ -186,16 +234,18 @@
   };
   new MutationObserver(tend).observe(document.body, { childList: true, subtree: true });
 
-  document$.subscribe(() => {
+  const look = () => {
     tend();
     for (const one of document.querySelectorAll("td code, th code")) {
       if (one.textContent.length <= WHOLE) one.classList.add("site-whole");
     }
     document.querySelectorAll(".site-done[hidden]").forEach(arm);
-    document.querySelectorAll(".site-lessons").forEach(mark);
+    document.querySelectorAll(".site-lessons:not([data-marked])").forEach(mark);
     for (const button of document.querySelectorAll(".site-keys[hidden]")) {
       button.addEventListener("click", help);
       button.hidden = false;
     }
-  });
+  };
+  look();
+  new MutationObserver(look).observe(document.body, { childList: true }); // the theme swaps pages without a load
 })();

@@ -69,10 +69,19 @@ _SCRIPT = """\
     show("test", verdicts.tests);
     show("mutation", verdicts.mutations);
   }
-  const both = () => { look(); follow(); };
-  if (typeof document$ !== "undefined") document$.subscribe(both);
-  else if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", both);
-  else both();
+  let page;
+  const both = () => {
+    if (page === location.pathname) return;
+    page = location.pathname;
+    look();
+    follow();
+  };
+  const start = () => {
+    both();
+    new MutationObserver(both).observe(document.body, { childList: true }); // a theme may swap pages without a load
+  };
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
 })();
 """
 

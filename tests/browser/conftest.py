@@ -143,3 +143,16 @@ def _watch(address: str, page: Page) -> list[str]:
         ),
     )
     return wrong
+
+
+@pytest.fixture(scope="session")
+def wake() -> Callable[[Page], None]:
+    """Move, as every reader does: the theme's script starts with it, and knows all pages when this ends."""
+
+    def move(page: Page) -> None:
+        with page.expect_response("**/sitemap.xml"):
+            page.mouse.move(5, 5)
+            page.mouse.move(6, 6)
+        page.wait_for_function("'component$' in window")
+
+    return move

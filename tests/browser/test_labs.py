@@ -79,13 +79,16 @@ def facts(page: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def reader(browser: Browser, address: str, guard: Callable[[Page], list[str]]) -> Iterator[Page]:
+def reader(
+    browser: Browser, address: str, guard: Callable[[Page], list[str]], wake: Callable[[Page], None]
+) -> Iterator[Page]:
     """One reader who walks from lesson to lesson by clicking; the interpreter goes with them."""
     with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
         context.set_default_timeout(60_000)
         page = context.new_page()
         wrong = guard(page)
-        page.goto(f"{address}lessons/", wait_until="networkidle")  # the theme has read the list of pages
+        page.goto(f"{address}lessons/")
+        wake(page)
         page.evaluate("window.sameDocument = true")
         yield page
         assert not wrong

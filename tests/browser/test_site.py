@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, Response, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, expect
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[2]
@@ -72,8 +72,8 @@ class Seen:
         page.on("response", lambda answer: answer.status >= 400 and self.wrong.append(f"{answer.status}: {answer.url}"))
 
     def failed(self, request: Request) -> None:
-        """Note a request that failed; the icon of a page that a test leaves at once was only given up."""
-        if not (request.url.endswith("favicon.svg") and request.failure == "net::ERR_ABORTED"):
+        """Note a request that failed, but for what a page still asked for when a test left it."""
+        if request.failure != "net::ERR_ABORTED":
             self.wrong.append(f"failed: {request.url} {request.failure}")
 
 
@@ -132,10 +132,12 @@ def look(page: Page, address: str, seen: Seen, url: str) -> None:
     assert seen.wrong == []
 
 
-def violations(page: Page, axe: str, only: dict[str, Any]) -> list[str]:
+def violations(page: Page, axe: str, only: dict[str, Any], *, styles: bool = True) -> list[str]:
+    """Run axe's rules; without `styles` it does not read the style sheets, which only some rules ask about."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(axe)
-    found = page.evaluate("(only) => axe.run({ runOnly: only, resultTypes: ['violations'] })", only)["violations"]
+    how = {"runOnly": only, "resultTypes": ["violations"], "preload": styles}
+    found = page.evaluate("(how) => axe.run(how)", how)["violations"]
     return [
         f"{one['id']}: {node['target']} {node['any'][0]['message'] if node['any'] else node['html'][:160]}"
         for one in found
@@ -166,14 +168,15 @@ def test_a_page_is_whole_and_open_to_everybody(walker: tuple[Page, Seen], addres
         page.evaluate(PAINTED)
         page.screenshot(path=PICTURES / f"{name}.{palette}.{width}.jpg", type="jpeg", quality=50)
 
+    uncut = {"width": 1280, "height": 1800}  # a sidebar cuts no link in two, which a rule would count
     picture("light", 390)
-    picture("dark", 390)
     picture("light", 1280)
-    picture("dark", 1280)
-    page.set_viewport_size({"width": 1280, "height": 1800})  # a sidebar cuts no link in two, which a rule would count
-    assert violations(page, axe, {"type": "rule", "values": COLOURS}) == []
-    scheme(page, "light")
+    page.set_viewport_size(uncut)
     assert violations(page, axe, {"type": "tag", "values": RULES}) == []
+    picture("dark", 390)
+    picture("dark", 1280)
+    page.set_viewport_size(uncut)
+    assert violations(page, axe, {"type": "rule", "values": COLOURS}, styles=False) == []
 
 
 def test_every_generated_page_is_whole(walker: tuple[Page, Seen], address: str) -> None:
@@ -192,10 +195,11 @@ def reader(context: BrowserContext, guard: Callable[[Page], list[str]]) -> Itera
 
 
 def test_a_click_leads_on_without_a_new_document_and_diagrams_wait_until_they_are_near(
-    reader: tuple[Page, Seen], address: str
+    reader: tuple[Page, Seen], address: str, wake: Callable[[Page], None]
 ) -> None:
     page, _ = reader
     page.goto(address)
+    wake(page)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.evaluate("window.same = true")
@@ -211,6 +215,117 @@ def test_a_click_leads_on_without_a_new_document_and_diagrams_wait_until_they_ar
     page.locator("pre.mermaid").scroll_into_view_if_needed()
     page.locator("div.mermaid").wait_for()
     assert [url for url in asked if "mermaid.esm" in url] != []
+
+
+@pytest.fixture
+def theme(reader: tuple[Page, Seen]) -> tuple[Page, list[str]]:
+    """A reader's browser, and what its pages ask for to work with: the theme's script, and the index of the search."""
+    asked: list[str] = []
+
+    def note(request: Request) -> None:
+        if re.search(r"bundle\.\w+\.min\.js|search_index", request.url) and "sec-purpose" not in request.headers:
+            asked.append(request.url)
+
+    reader[0].on("request", note)
+    return reader[0], asked
+
+
+def test_a_page_that_nobody_touches_runs_no_script_of_the_theme(theme: tuple[Page, list[str]], address: str) -> None:
+    page, asked = theme
+    page.goto(f"{address}lessons/watchers/", wait_until="networkidle")
+    assert page.evaluate("'component$' in window") is False
+    assert asked == []
+    assert page.locator("[data-md-component=search-query]").is_visible()
+
+
+@pytest.mark.parametrize("move", ["mouse", "finger", "wheel", "Tab", "find in page", "print", "script"])
+def test_the_first_move_of_a_reader_starts_the_theme_once(
+    browser: Browser, guard: Callable[[Page], list[str]], address: str, move: str
+) -> None:
+    with browser.new_context(has_touch=True, viewport={"width": 800, "height": 600}) as context:
+        page, seen = context.new_page(), Seen()
+        seen.watch(page, guard)
+        page.goto(f"{address}lessons/tools/", wait_until="networkidle")
+        assert page.evaluate("'component$' in window") is False
+        match move:
+            case "mouse":
+                page.mouse.move(300, 300)
+            case "finger":
+                page.touchscreen.tap(300, 300)
+            case "wheel":
+                page.mouse.wheel(0, 200)
+            case "Tab":
+                page.keyboard.press("Tab")
+            case "find in page":  # what scrolls without the reader's hand
+                page.evaluate("scrollTo(0, 900)")
+            case "print":
+                page.evaluate("dispatchEvent(new Event('beforeprint'))")
+            case "script":
+                page.evaluate("document.querySelector('h1').click()")
+        page.wait_for_function("'component$' in window")
+        page.locator(".md-code__nav").first.wait_for(state="attached")
+        page.mouse.move(310, 310)
+        page.mouse.wheel(0, 100)
+        page.wait_for_timeout(300)
+        assert page.locator("script[src*='bundle.']:not([type])").count() == 1
+        assert seen.wrong == []
+
+
+def test_what_only_the_theme_can_show_does_not_wait_for_a_move(reader: tuple[Page, Seen], address: str) -> None:
+    page, _ = reader
+    page.goto(f"{address}lessons/tools/?h=authorization")
+    page.locator("mark[data-md-highlight]").first.wait_for(state="attached")
+    page.goto(f"{address}?q=watcher")
+    page.locator(".md-search-result__item a").first.wait_for()
+    page.set_viewport_size({"width": 1280, "height": 2400})
+    page.goto(f"{address}explanation/ledger/")
+    page.locator("div.mermaid").first.wait_for()
+
+
+def test_nothing_moves_when_the_theme_starts(
+    reader: tuple[Page, Seen], address: str, wake: Callable[[Page], None]
+) -> None:
+    page, _ = reader
+    page.add_init_script(SHIFTS)
+    for width in (412, 1280):
+        page.set_viewport_size({"width": width, "height": 823})
+        page.goto(f"{address}lessons/context/", wait_until="networkidle")
+        wake(page)
+        page.wait_for_timeout(300)
+        assert page.evaluate("window.shifts") < 0.02
+
+
+def test_the_first_key_is_not_lost(reader: tuple[Page, Seen], address: str) -> None:
+    page, _ = reader
+    page.goto(f"{address}lessons/watchers/", wait_until="networkidle")
+    page.keyboard.press("n")
+    page.wait_for_url(f"{address}lessons/context/")
+    page.goto(f"{address}lessons/watchers/", wait_until="networkidle")
+    page.keyboard.press("/")
+    expect(page.locator("[data-md-component=search-query]")).to_be_focused()
+    page.goto(f"{address}lessons/watchers/", wait_until="networkidle")
+    page.locator("[data-md-component=search-query]").press_sequentially("watcher")
+    expect(page.locator(".md-search-result__meta")).to_contain_text("matching document")
+
+
+@pytest.mark.parametrize("opened", ["Navigation", "Search"])
+def test_what_a_reader_opens_first_stays_open(reader: tuple[Page, Seen], address: str, opened: str) -> None:
+    page, _ = reader
+    late: list[Route] = []
+    page.route("**/bundle.*.js", lambda route: late.append(route))  # noqa: PLW0108 (a built-in takes no attributes)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{address}lessons/watchers/#the-contract", wait_until="load")
+    if opened == "Navigation":
+        page.get_by_role("button", name="Navigation").click()
+    else:
+        page.locator(".md-header__button[for=__search]").click()
+    page.wait_for_timeout(200)
+    assert late, "the theme was asked for"
+    for one in late:
+        one.continue_()
+    page.wait_for_function("'component$' in window")
+    page.wait_for_timeout(600)
+    assert page.locator("#__drawer" if opened == "Navigation" else "#__search").is_checked()
 
 
 def test_the_key_that_prints_draws_every_diagram_first(reader: tuple[Page, Seen], address: str) -> None:
@@ -309,7 +424,8 @@ def test_ten_words_find_their_page_first(reader: tuple[Page, Seen], address: str
         query.press("Control+a")
         query.press("Backspace")  # the search listens to keys
         expect(told).to_contain_text("start searching")
-        query.press_sequentially(words)
+        query.fill(words[:-1])
+        query.press(words[-1])  # one question: what a part of a word finds would be shown before the answer
         expect(told).to_contain_text("matching document")
         first = page.locator(".md-search-result__item a").first
         found[words] = str(first.evaluate("one => one.href")).removeprefix(address).partition("?")[0]
@@ -328,21 +444,26 @@ def test_what_is_copied_from_a_console_is_its_commands(reader: tuple[Page, Seen]
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_a_lesson_is_light_and_stands_still(reader: tuple[Page, Seen], address: str, site: Path, lesson: str) -> None:
-    """Bytes as `gzip -9` makes them, before a reader does anything; then, while a reader goes down, nothing jumps."""
+def test_a_lesson_is_light_and_stands_still(
+    reader: tuple[Page, Seen], address: str, site: Path, wake: Callable[[Page], None], lesson: str
+) -> None:
+    """Bytes as `gzip -9` makes them, once the theme has started; then, while a reader goes down, nothing jumps."""
     page, _ = reader
     page.add_init_script(SHIFTS)
     page.set_viewport_size({"width": 412, "height": 823})
-    seen: list[Response] = []
-    page.on("response", lambda answer: seen.append(answer))  # noqa: PLW0108 (a built-in takes no attributes)
+    seen: list[str] = []
+    page.on("request", lambda request: seen.append(request.url))
     page.goto(f"{address}lessons/{lesson}/", wait_until="networkidle")
-    answers = list(seen)
-    asked = [one.url.removeprefix(address).partition("?")[0] for one in answers]
+    wake(page)
+    page.locator("[data-md-component=search][data-md-state], .md-code__nav").first.wait_for(state="attached")
+    page.wait_for_timeout(300)
+    asked = {one.removeprefix(address).partition("?")[0] for one in seen}
     weights = {
-        url: len(gzip.compress(one.body(), 9))
-        for url, one in zip(asked, answers, strict=True)
+        url: len(gzip.compress((site / (url if "." in url else f"{url}index.html")).read_bytes(), 9))
+        for url in sorted(asked)
         if re.search(r"(/|\.html|\.css|\.m?js|\.woff2)$", url)
     }
+    assert any("/workers/search." in url for url in weights), "the theme has started"
     assert len(asked) <= 16, asked
     assert sum(weights.values()) < 150_000, weights
     page.evaluate("scrollTo(0, document.querySelector('pre.mermaid').getBoundingClientRect().top + scrollY - 1900)")

@@ -45,7 +45,10 @@
 
   const look = () =>
     document.querySelectorAll("[data-bookproof-lab]:not([data-bookproof-armed])").forEach(arm);
-  if (typeof document$ !== "undefined") document$.subscribe(look);
-  else if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", look);
-  else look();
+  const follow = () => {
+    look();
+    new MutationObserver(look).observe(document.body, { childList: true }); // a theme may swap pages without a load
+  };
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", follow);
+  else follow();
 })();

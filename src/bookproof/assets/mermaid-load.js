@@ -40,6 +40,7 @@
     return mermaid;
   };
 
+  let printing = false;
   const waiting = new Map(); // element of each diagram that is not drawn: what lets it be drawn
   const show = (place) => {
     waiting.get(place)?.();
@@ -60,21 +61,25 @@
       const place = [...document.querySelectorAll("pre.mermaid")].find(
         (one) => one.textContent === text && !waiting.has(one) && !one.dataset.near,
       );
-      if (place) {
+      if (place && !printing) {
         await new Promise((near) => {
           waiting.set(place, near);
           watch.observe(place);
         });
-        place.dataset.near = "1";
       }
+      if (place) place.dataset.near = "1";
       loading ??= load();
       const drawn = await (await loading).render(id, text);
       return { ...drawn, svg: drawn.svg.replace(/max-width: ([\d.]+)px;/, `$& min-width: min($1px, ${READABLE});`) };
     },
   };
 
-  const showAll = () => [...waiting.keys()].forEach(show);
+  const showAll = () => {
+    printing = true; // what the theme gives later is drawn at once
+    [...waiting.keys()].forEach(show);
+  };
   addEventListener("beforeprint", showAll);
+  addEventListener("afterprint", () => (printing = false));
   // A browser does not wait for what it was told before printing; the key that asks for it can.
   addEventListener("keydown", async (event) => {
     const left = () => document.querySelector("pre.mermaid");
