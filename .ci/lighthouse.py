@@ -1,7 +1,7 @@
 """Lighthouse: how it scores the first page and every lesson on a simulated phone, five times each, on this machine.
 
-Lighthouse touches nothing, and the theme's script starts when a reader does. So what that start costs is measured beside
-it: a tap in each page, on a processor slowed down as Lighthouse does.
+Lighthouse touches nothing, and the theme's script starts when a reader does. So what that start costs is measured
+beside it: a tap in each page, on a processor slowed down as Lighthouse does.
 
 `python .ci/lighthouse.py` needs a built site, Chromium and npm, which installs Lighthouse into a temporary folder; with
 `--write` the medians are recorded in `docs/evidence/lighthouse.json`, which a page shows. The site is served on
@@ -51,7 +51,8 @@ TIMES = {
 SLOWED = 4
 """How many times slower Lighthouse's phone is than this machine."""
 LONG_TASKS = """window.tasks = [];
-new PerformanceObserver((list) => tasks.push(...list.getEntries().map((one) => one.duration))).observe({type: "longtask"});"""
+new PerformanceObserver((list) => tasks.push(...list.getEntries().map((one) => one.duration)))
+  .observe({ type: "longtask" });"""
 SITE = record.ROOT / "site"
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 
@@ -134,12 +135,9 @@ def run(folder: Path, address: str) -> dict[str, float]:
 
 
 def first_move(address: str) -> float:
-    """Return how long a tap in a page that rests leaves it without an answer, in ms: what each task takes beyond 50."""
-    arguments = ["--no-sandbox", "--disable-gpu"]
-    with (
-        sync_playwright() as playwright,
-        playwright.chromium.launch(executable_path=CHROMIUM, args=arguments) as browser,
-    ):
+    """Return for how many ms a tap in a page at rest leaves it without an answer: what each task takes beyond 50."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 412, "height": 823}, has_touch=True, is_mobile=True)
         page.goto(address, wait_until="networkidle")
         page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": SLOWED})
@@ -147,7 +145,9 @@ def first_move(address: str) -> float:
         page.touchscreen.tap(200, 400)
         page.wait_for_function("'component$' in window", timeout=60_000)
         page.wait_for_timeout(3000)
-        return sum(max(0, task - 50) for task in page.evaluate("tasks"))
+        tasks = page.evaluate("tasks")
+        browser.close()
+    return sum(max(0, task - 50) for task in tasks)
 
 
 if __name__ == "__main__":
