@@ -7,17 +7,31 @@
 (() => {
   const theme = document.querySelector("script[type='site/theme']");
   if (!theme) return;
-  const KEYS = "/sfpn,."; // the theme's own, without a modifier
   const SETTLED_MS = 200;
   const parsed = new Promise((done) => document.addEventListener("DOMContentLoaded", done, { once: true }));
   const inSight = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && start());
+  const query = document.querySelector("[data-md-component=search-query]");
   let started = false;
 
-  /** Once; a key of the theme's that was the first move is pressed again when the theme hears it. */
+  /** Whether a move is one of these keys, without a modifier and not typed into a field. */
+  const pressed = (keys, { type, key, target, ctrlKey, metaKey, altKey } = {}) =>
+    type === "keydown" && keys.includes(key) && !ctrlKey && !metaKey && !altKey
+    && !target.closest?.("input, textarea, select, [contenteditable]");
+
+  // The theme reads what stands in the field when it is ready: what is typed right after this key is not lost.
+  const search = (event) => {
+    if (!pressed(["/", "s", "f"], event)) return;
+    query.focus();
+    event.preventDefault();
+  };
+  if (query) addEventListener("keydown", search);
+
+  /** Once; a key to another page that was the first move is pressed again when the theme hears it. */
   async function start(move) {
     if (started) return;
     started = true;
     inSight.disconnect();
+    if (query && document.activeElement !== query && pressed(["/", "s", "f"], move)) query.focus(); // before this script
     await parsed;
     // When it starts, the theme closes the drawer and the search, which may be what the reader has just opened.
     const toggles = document.querySelectorAll(".md-toggle");
@@ -28,10 +42,9 @@
     script.onload = () => {
       setTimeout(() => toggles.forEach((one) => one.removeEventListener("click", keep)), SETTLED_MS);
       document$.next(document); // the theme waits for the end of a parse that is over
-      const { type, key, target, ctrlKey, metaKey, altKey } = move ?? {};
-      const typing = target?.closest?.("input, textarea, select, [contenteditable]");
-      if (type !== "keydown" || typing || ctrlKey || metaKey || altKey || !KEYS.includes(key)) return;
-      target.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+      removeEventListener("keydown", search);
+      if (!pressed(["p", "n", ",", "."], move)) return;
+      move.target.dispatchEvent(new KeyboardEvent("keydown", { key: move.key, bubbles: true, cancelable: true }));
     };
     theme.after(script);
   }

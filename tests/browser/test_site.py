@@ -238,7 +238,7 @@ def test_a_page_that_nobody_touches_runs_no_script_of_the_theme(theme: tuple[Pag
     assert page.locator("[data-md-component=search-query]").is_visible()
 
 
-@pytest.mark.parametrize("move", ["mouse", "finger", "wheel", "Tab", "find in page", "print", "script"])
+@pytest.mark.parametrize("move", ["mouse", "finger", "Tab", "find in page", "print"])
 def test_the_first_move_of_a_reader_starts_the_theme_once(
     browser: Browser, guard: Callable[[Page], list[str]], address: str, move: str
 ) -> None:
@@ -252,16 +252,12 @@ def test_the_first_move_of_a_reader_starts_the_theme_once(
                 page.mouse.move(300, 300)
             case "finger":
                 page.touchscreen.tap(300, 300)
-            case "wheel":
-                page.mouse.wheel(0, 200)
             case "Tab":
                 page.keyboard.press("Tab")
             case "find in page":  # what scrolls without the reader's hand
                 page.evaluate("scrollTo(0, 900)")
             case "print":
                 page.evaluate("dispatchEvent(new Event('beforeprint'))")
-            case "script":
-                page.evaluate("document.querySelector('h1').click()")
         page.wait_for_function("'component$' in window")
         page.locator(".md-code__nav").first.wait_for(state="attached")
         page.mouse.move(310, 310)
@@ -301,11 +297,11 @@ def test_the_first_key_is_not_lost(reader: tuple[Page, Seen], address: str) -> N
     page.keyboard.press("n")
     page.wait_for_url(f"{address}lessons/context/")
     page.goto(f"{address}lessons/watchers/", wait_until="networkidle")
+    query, told = page.locator("[data-md-component=search-query]"), page.locator(".md-search-result__meta")
     page.keyboard.press("/")
-    expect(page.locator("[data-md-component=search-query]")).to_be_focused()
-    page.goto(f"{address}lessons/watchers/", wait_until="networkidle")
-    page.locator("[data-md-component=search-query]").press_sequentially("watcher")
-    expect(page.locator(".md-search-result__meta")).to_contain_text("matching document")
+    page.keyboard.type("incarnation")  # at once, while the theme starts
+    expect(query).to_have_value("incarnation")
+    expect(told).to_contain_text("matching document")
 
 
 @pytest.mark.parametrize("opened", ["Navigation", "Search"])
