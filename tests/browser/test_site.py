@@ -296,7 +296,7 @@ def test_the_first_key_is_not_lost(reader: tuple[Page, Seen], address: str) -> N
     page.goto(f"{address}lessons/watchers/", wait_until="networkidle")
     page.keyboard.press("n")
     page.wait_for_url(f"{address}lessons/context/")
-    page.goto(f"{address}lessons/watchers/", wait_until="networkidle")
+    page.goto(f"{address}lessons/watchers/")  # loaded: before that no script listens to what is typed
     query, told = page.locator("[data-md-component=search-query]"), page.locator(".md-search-result__meta")
     page.keyboard.press("/")
     page.keyboard.type("incarnation")  # at once, while the theme starts
