@@ -2,64 +2,6 @@
 // this browser's storage; the list of keys; and a way for the keyboard to the drawer, out of the search, and along a
 // drawing that is wider than its box.
 
-// The theme's script takes a phone a second in which it does not answer. A page is read, scrolled and left without it, so
-// it starts with the reader's first move, or when there is something that only it can show.
-(() => {
-  const theme = document.querySelector("script[type='site/theme']");
-  if (!theme) return;
-  const SETTLED_MS = 200;
-  const parsed = new Promise((done) => document.addEventListener("DOMContentLoaded", done, { once: true }));
-  const inSight = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && start());
-  const query = document.querySelector("[data-md-component=search-query]");
-  let started = false;
-
-  /** Whether a move is one of these keys, without a modifier and not typed into a field. */
-  const pressed = (keys, { type, key, target, ctrlKey, metaKey, altKey } = {}) =>
-    type === "keydown" && keys.includes(key) && !ctrlKey && !metaKey && !altKey
-    && !target.closest?.("input, textarea, select, [contenteditable]");
-
-  // The theme reads what stands in the field when it is ready: what is typed right after this key is not lost.
-  const search = (event) => {
-    if (!pressed(["/", "s", "f"], event)) return;
-    query.focus();
-    event.preventDefault();
-  };
-  if (query) addEventListener("keydown", search);
-
-  /** Once; a key to another page that was the first move is pressed again when the theme hears it. */
-  async function start(move) {
-    if (started) return;
-    started = true;
-    inSight.disconnect();
-    if (query && document.activeElement !== query && pressed(["/", "s", "f"], move)) query.focus(); // before this script
-    await parsed;
-    // When it starts, the theme closes the drawer and the search, which may be what the reader has just opened.
-    const toggles = document.querySelectorAll(".md-toggle");
-    const keep = (event) => event.isTrusted || event.target.checked || event.preventDefault();
-    toggles.forEach((one) => one.addEventListener("click", keep));
-    const script = document.createElement("script");
-    script.src = theme.src;
-    script.onload = () => {
-      setTimeout(() => toggles.forEach((one) => one.removeEventListener("click", keep)), SETTLED_MS);
-      document$.next(document); // the theme waits for the end of a parse that is over
-      removeEventListener("keydown", search);
-      if (!pressed(["p", "n", ",", "."], move)) return;
-      move.target.dispatchEvent(new KeyboardEvent("keydown", { key: move.key, bubbles: true, cancelable: true }));
-    };
-    theme.after(script);
-  }
-
-  firstMove.then(start);
-  addEventListener("beforeprint", () => start());
-  const asked = new URL(location.href).searchParams;
-  if (asked.has("h") || asked.has("q")) start(); // words to mark in the page, or to search for
-  else document.querySelectorAll("pre.mermaid").forEach((one) => inSight.observe(one));
-  addEventListener("load", () => {
-    if (started || location.protocol === "file:") return;
-    document.head.append(Object.assign(document.createElement("link"), { rel: "prefetch", as: "script", href: theme.src }));
-  });
-})();
-
 (() => {
   const KEY = "sovereign-agent.lessons";
   const WHOLE = 16; // characters of a name that a narrow table does not break
@@ -83,12 +25,70 @@
       // A browser that keeps nothing forgets with the page.
     }
   };
+  const query = document.querySelector("[data-md-component=search-query]");
+  /** Whether an event is one of these keys, without a modifier and not typed into a field. */
+  const pressed = (keys, { type, key, target, ctrlKey, metaKey, altKey } = {}) =>
+    type === "keydown" && keys.includes(key) && !ctrlKey && !metaKey && !altKey
+    && !target.closest?.("input, textarea, select, [contenteditable]");
   const element = (name, className, text = "") => {
     const made = document.createElement(name);
     made.className = className;
     made.textContent = text;
     return made;
   };
+
+  // The theme's script takes a slow phone a second or two in which it does not answer. A page is read, scrolled and left
+  // without it, so it starts with the reader's first move, or when there is something that only it can show.
+  function waitForMove(theme) {
+    const SETTLED_MS = 200;
+    const parsed = new Promise((done) => document.addEventListener("DOMContentLoaded", done, { once: true }));
+    const inSight = new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && start());
+    let started = false;
+
+    // The theme reads what stands in the field when it is ready: what is typed right after this key is not lost.
+    const searches = (event) => query && pressed(["/", "s", "f"], event);
+    const search = (event) => {
+      if (!searches(event)) return;
+      query.focus();
+      event.preventDefault();
+    };
+    addEventListener("keydown", search);
+
+    /** Once; a key to another page that was the first move is pressed again when the theme hears it. */
+    async function start(move) {
+      if (started) return;
+      started = true;
+      inSight.disconnect();
+      if (searches(move)) query.focus(); // it may have come before this script
+      await parsed;
+      // When it starts, the theme closes the drawer and the search, which may be what the reader has just opened.
+      const toggles = document.querySelectorAll(".md-toggle");
+      const keep = (event) => event.isTrusted || event.target.checked || event.preventDefault();
+      toggles.forEach((one) => one.addEventListener("click", keep));
+      const script = document.createElement("script");
+      script.src = theme.src;
+      script.onload = () => {
+        setTimeout(() => toggles.forEach((one) => one.removeEventListener("click", keep)), SETTLED_MS);
+        document$.next(document); // the theme waits for the end of a parse that is over
+        removeEventListener("keydown", search);
+        if (!pressed(["p", "n", ",", "."], move)) return;
+        move.target.dispatchEvent(new KeyboardEvent("keydown", { key: move.key, bubbles: true, cancelable: true }));
+      };
+      theme.after(script);
+    }
+
+    firstMove.then(start);
+    addEventListener("beforeprint", () => start());
+    const asked = new URL(location.href).searchParams;
+    if (asked.has("h") || asked.has("q")) start(); // words to mark in the page, or to search for
+    else document.querySelectorAll("pre.mermaid").forEach((one) => inSight.observe(one));
+    addEventListener("load", () => {
+      if (started || location.protocol === "file:") return;
+      document.head.append(Object.assign(document.createElement("link"), { rel: "prefetch", as: "script", href: theme.src }));
+    });
+  }
+  const theme = document.querySelector("script[type='site/theme']");
+  if (theme) waitForMove(theme);
 
   /** The end of a lesson: one button, and what it did. */
   function arm(place) {
@@ -175,8 +175,7 @@
   }
 
   addEventListener("keydown", (event) => {
-    const typing = event.target.closest?.("input, textarea, select, [contenteditable]");
-    if (event.key === "?" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) help();
+    if (pressed(["?"], event)) help();
   });
 
   // The theme's label opens the drawer for a finger only; a button does for a keyboard too.
@@ -199,7 +198,6 @@
   label.replaceWith(opener);
 
   // Escape closes the drawer, and leaves the search where the reader was before it.
-  const query = document.querySelector("[data-md-component=search-query]");
   let before;
   query?.addEventListener("focus", ({ relatedTarget }) => {
     if (!relatedTarget?.closest(".md-search")) before = relatedTarget;

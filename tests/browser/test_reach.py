@@ -93,6 +93,7 @@ def test_a_wide_diagram_stays_readable_on_a_phone_and_moves_in_its_own_box(tab: 
     tab.set_viewport_size({"width": 390, "height": 844})
     tab.goto(f"{address}lessons/sessions/")
     tab.locator("pre.mermaid").first.scroll_into_view_if_needed()
+    tab.locator("div.mermaid").first.wait_for()
     box = tab.get_by_role("region", name="Diagram 1")
     expect(box).to_have_attribute("tabindex", "0")
     assert box.evaluate("one => one.scrollWidth") >= 600

@@ -58,6 +58,10 @@ new PerformanceObserver((list) => {
 }).observe({ type: "layout-shift", buffered: true });"""
 
 
+LATE = re.compile(r"favicon\.svg|bundle\.\w+\.min\.js|workers/search\.\w+\.min\.js|search_index\.json|sitemap\.xml")
+"""The icon, and what the theme's script asks for when it starts, itself included."""
+
+
 @dataclass(slots=True)
 class Seen:
     """What a page did that it must not do."""
@@ -72,8 +76,8 @@ class Seen:
         page.on("response", lambda answer: answer.status >= 400 and self.wrong.append(f"{answer.status}: {answer.url}"))
 
     def failed(self, request: Request) -> None:
-        """Note a request that failed, but for what a page still asked for when a test left it."""
-        if request.failure != "net::ERR_ABORTED":
+        """Note a request that failed, but for what a page asks for late and gives up when a test leaves it at once."""
+        if not (LATE.search(request.url) and request.failure == "net::ERR_ABORTED"):
             self.wrong.append(f"failed: {request.url} {request.failure}")
 
 
@@ -217,25 +221,14 @@ def test_a_click_leads_on_without_a_new_document_and_diagrams_wait_until_they_ar
     assert [url for url in asked if "mermaid.esm" in url] != []
 
 
-@pytest.fixture
-def theme(reader: tuple[Page, Seen]) -> tuple[Page, list[str]]:
-    """A reader's browser, and what its pages ask for to work with: the theme's script, and the index of the search."""
+def test_a_page_that_nobody_touches_runs_no_script_of_the_theme(reader: tuple[Page, Seen], address: str) -> None:
+    page, _ = reader
     asked: list[str] = []
-
-    def note(request: Request) -> None:
-        if re.search(r"bundle\.\w+\.min\.js|search_index", request.url) and "sec-purpose" not in request.headers:
-            asked.append(request.url)
-
-    reader[0].on("request", note)
-    return reader[0], asked
-
-
-def test_a_page_that_nobody_touches_runs_no_script_of_the_theme(theme: tuple[Page, list[str]], address: str) -> None:
-    page, asked = theme
+    page.on("request", lambda request: "sec-purpose" not in request.headers and asked.append(request.url))
     page.goto(f"{address}lessons/watchers/")
     page.wait_for_timeout(1500)  # what would start by itself has started
     assert page.evaluate("'component$' in window") is False
-    assert asked == []
+    assert [url for url in asked if re.search(r"bundle\.\w+\.min\.js|search_index", url)] == []
     assert page.locator("[data-md-component=search-query]").is_visible()
 
 
@@ -271,12 +264,12 @@ def test_the_first_move_of_a_reader_starts_the_theme_once(
 def test_what_only_the_theme_can_show_does_not_wait_for_a_move(reader: tuple[Page, Seen], address: str) -> None:
     page, _ = reader
     page.goto(f"{address}lessons/tools/?h=authorization")
-    page.locator("mark[data-md-highlight]").first.wait_for(state="attached")
+    expect(page.locator("mark[data-md-highlight]").first).to_be_attached(timeout=30_000)
     page.goto(f"{address}?q=watcher")
-    page.locator(".md-search-result__item a").first.wait_for()
+    expect(page.locator(".md-search-result__item a").first).to_be_visible(timeout=30_000)
     page.set_viewport_size({"width": 1280, "height": 2400})
     page.goto(f"{address}explanation/ledger/")
-    page.locator("div.mermaid").first.wait_for()
+    expect(page.locator("div.mermaid").first).to_be_visible(timeout=30_000)
 
 
 def test_nothing_moves_when_the_theme_starts(
@@ -305,24 +298,25 @@ def test_the_first_key_is_not_lost(reader: tuple[Page, Seen], address: str) -> N
     expect(told).to_contain_text("matching document")
 
 
-@pytest.mark.parametrize("opened", ["Navigation", "Search"])
-def test_what_a_reader_opens_first_stays_open(reader: tuple[Page, Seen], address: str, opened: str) -> None:
+@pytest.mark.parametrize(
+    ("button", "toggle"), [(".site-drawer", "#__drawer"), (".md-header__button[for=__search]", "#__search")]
+)
+def test_what_a_reader_opens_first_stays_open(
+    reader: tuple[Page, Seen], address: str, button: str, toggle: str
+) -> None:
     page, _ = reader
     late: list[Route] = []
     page.route("**/bundle.*.js", lambda route: late.append(route))  # noqa: PLW0108 (a built-in takes no attributes)
     page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{address}lessons/watchers/#the-contract", wait_until="load")
-    if opened == "Navigation":
-        page.get_by_role("button", name="Navigation").click()
-    else:
-        page.locator(".md-header__button[for=__search]").click()
+    page.goto(f"{address}lessons/watchers/#the-contract")
+    page.locator(button).click()
     page.wait_for_timeout(200)
     assert late, "the theme was asked for"
     for one in late:
         one.continue_()
     page.wait_for_function("'component$' in window")
     page.wait_for_timeout(600)
-    assert page.locator("#__drawer" if opened == "Navigation" else "#__search").is_checked()
+    assert page.locator(toggle).is_checked()
 
 
 def test_the_key_that_prints_draws_every_diagram_first(reader: tuple[Page, Seen], address: str) -> None:
@@ -451,16 +445,15 @@ def test_a_lesson_is_light_and_stands_still(
     seen: list[str] = []
     page.on("request", lambda request: seen.append(request.url))
     page.goto(f"{address}lessons/{lesson}/", wait_until="networkidle")
-    wake(page)
-    page.locator("[data-md-component=search][data-md-state], .md-code__nav").first.wait_for(state="attached")
+    with page.expect_request("**/workers/search.*"):
+        wake(page)
     page.wait_for_timeout(300)
-    asked = {one.removeprefix(address).partition("?")[0] for one in seen}
+    asked = [one.removeprefix(address).partition("?")[0] for one in seen]
     weights = {
         url: len(gzip.compress((site / (url if "." in url else f"{url}index.html")).read_bytes(), 9))
-        for url in sorted(asked)
+        for url in asked
         if re.search(r"(/|\.html|\.css|\.m?js|\.woff2)$", url)
     }
-    assert any("/workers/search." in url for url in weights), "the theme has started"
     assert len(asked) <= 16, asked
     assert sum(weights.values()) < 150_000, weights
     page.evaluate("scrollTo(0, document.querySelector('pre.mermaid').getBoundingClientRect().top + scrollY - 1900)")

@@ -5,7 +5,7 @@
 // about to be printed. Until then a diagram is its text.
 (() => {
   const NEAR = "1200px";
-  const PATIENCE_MS = 5000;
+  const PATIENCE_MS = 5000; // without a diagram being drawn
   const READABLE = "640px"; // below this a wide drawing's words are too small
   let options = {};
   let loading;
@@ -61,13 +61,15 @@
       const place = [...document.querySelectorAll("pre.mermaid")].find(
         (one) => one.textContent === text && !waiting.has(one) && !one.dataset.near,
       );
-      if (place && !printing) {
-        await new Promise((near) => {
-          waiting.set(place, near);
-          watch.observe(place);
-        });
+      if (place) {
+        if (!printing) {
+          await new Promise((near) => {
+            waiting.set(place, near);
+            watch.observe(place);
+          });
+        }
+        place.dataset.near = "1";
       }
-      if (place) place.dataset.near = "1";
       loading ??= load();
       const drawn = await (await loading).render(id, text);
       return { ...drawn, svg: drawn.svg.replace(/max-width: ([\d.]+)px;/, `$& min-width: min($1px, ${READABLE});`) };
@@ -82,12 +84,14 @@
   addEventListener("afterprint", () => (printing = false));
   // A browser does not wait for what it was told before printing; the key that asks for it can.
   addEventListener("keydown", async (event) => {
-    const left = () => document.querySelector("pre.mermaid");
+    const left = () => document.querySelectorAll("pre.mermaid").length;
     if (!(event.ctrlKey || event.metaKey) || event.altKey || event.key.toLowerCase() !== "p" || !left()) return;
     event.preventDefault();
-    for (const start = performance.now(); left() && performance.now() < start + PATIENCE_MS; ) {
+    let count = left();
+    for (let since = performance.now(); count && performance.now() < since + PATIENCE_MS; ) {
       showAll();
       await new Promise((next) => setTimeout(next, 50));
+      if (left() < count) [count, since] = [left(), performance.now()];
     }
     window.print();
   });
