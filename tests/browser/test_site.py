@@ -46,8 +46,12 @@ TALL = 3000
 """Pixels of a page that a picture shows: the rest costs time, and is looked at by the rules anyway."""
 SIZES = """[...document.querySelectorAll("div.mermaid")]
   .map((one) => one.shadowRoot.querySelector("svg").getBoundingClientRect()).map((one) => [one.width, one.height])"""
-PAINTED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-"""A picture taken at once may lack what has not been painted in the new size."""
+PAINTED = """new Promise((done) => {
+  requestAnimationFrame(() => requestAnimationFrame(done));
+  setTimeout(done, 5000);
+})"""
+"""A picture taken at once may lack what has not been painted in the new size. A browser may paint no frame at all,
+and nothing ends a promise that waits for one."""
 FOCUSED = """() => {
   const one = document.activeElement, style = getComputedStyle(one);
   return [one.outerHTML.slice(0, 120), style.outlineStyle, style.outlineWidth, one.getBoundingClientRect().width];
