@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader
+from jinja2 import Environment, FileSystemLoader
 from markdown_exec import markdown_config
 from mkdocs import utils
 from mkdocs.config import base
@@ -37,6 +37,7 @@ from bookproof.book import Book, settings_from
 from bookproof.build import Build as _Build
 from bookproof.build import show_failures
 from bookproof.cache import files_digest, installed
+from bookproof.compiled import compiled_templates
 from bookproof.imports import Imports
 from bookproof.options import Settings
 from bookproof.page import Failure, PageRecord
@@ -151,7 +152,7 @@ class BookproofPlugin(BasePlugin[BookproofConfig]):  # type: ignore[no-untyped-c
 
     @event_priority(100)  # before references are resolved, so that those of the production map are
     def _complete(self, env: Any, *, config: MkDocsConfig, files: Files) -> Any:  # noqa: ARG002
-        env.bytecode_cache = _templates(self._current.book)
+        env.bytecode_cache = compiled_templates(self._current.book.cache_folder("templates"))
         self._current.complete(files)
         return env
 
@@ -323,7 +324,7 @@ def _remember(build: _Build, config: MkDocsConfig) -> None:
             build.imports,
             extension.recorded,
             build.read,
-            _templates(book),
+            compiled_templates(book.cache_folder("templates")),
             served=book.served is not None,
         )
     for name in ("search", "material/search"):
@@ -340,15 +341,6 @@ def _shown_by_api(settings: Settings) -> str:
     docs = settings.root / settings.docs
     pages = [str(path.relative_to(docs)) for path in sorted(docs.rglob("*.md")) if ":::" in path.read_text("utf-8")]
     return files_digest(settings.root, [settings.src]) + files_digest(docs, pages)
-
-
-def _templates(book: Book) -> FileSystemBytecodeCache | None:
-    """Return where compiled templates are remembered: Jinja names each by its text and by its own version."""
-    folder = book.cache_folder("templates")
-    if folder is None:
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    return FileSystemBytecodeCache(str(folder))
 
 
 def accept(book: Book, page: str) -> None:
