@@ -6,11 +6,13 @@ they touch no page of the site. No site lists them: `bookproof editions` puts th
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bs4 import BeautifulSoup
 from jinja2 import Environment
@@ -24,6 +26,8 @@ from mkdocs_llmstxt import MkdocsLLMsTxtPlugin
 
 from bookproof.diagrams import copy_installed
 from bookproof.onepage import Chapter, book, lab_note
+
+T = TypeVar("T")
 
 PRINT = "print"
 """The folder of the page to print."""
@@ -106,10 +110,14 @@ class MarkdownTwins(MkdocsLLMsTxtPlugin):  # type: ignore[no-untyped-call]  # li
     @event_priority(_LAST)
     def on_env(self, env: Environment, *, config: MkDocsConfig, files: Files) -> Environment:  # noqa: ARG002
         """Convert every page, now that it is finished."""
-        for file in files.documentation_pages():
-            if file.page is not None and file.page.content:
-                super().on_page_content(plain(file.page.content), page=file.page)
+        pages = [file.page for file in files.documentation_pages() if file.page is not None and file.page.content]
+        self._md_pages.update(shared_out(self._convert, pages))
         return env
+
+    def _convert(self, pages: Sequence[Page]) -> dict[str, Any]:
+        for page in pages:
+            super().on_page_content(plain(page.content or ""), page=page)
+        return self._md_pages
 
     @event_priority(_LAST)
     def on_post_build(self, *, config: MkDocsConfig, **kwargs: Any) -> None:
@@ -131,6 +139,34 @@ class OfflineEdition(BasePlugin):  # type: ignore[no-untyped-call, type-arg]  # 
             "assets/mermaid/mermaid.min.js": "mermaid/dist/mermaid.min.js",
         }
         copy_installed(self._root, Path(config.site_dir), names, wanted_by="the offline edition")
+
+
+def shared_out(work: Callable[[Sequence[T]], dict[str, Any]], items: Sequence[T]) -> dict[str, Any]:
+    """Return what a function makes of all items, each processor at work on a share of them.
+
+    Parameters:
+        work: Returns what can be pickled; it is called in forked processes and, for one share, in this one. A share
+            whose process fails is done again here, so that what goes wrong is raised here.
+        items: In any order.
+    """
+    count = (os.cpu_count() or 1) if "fork" in multiprocessing.get_all_start_methods() else 1
+    first, *others = [items[at::count] for at in range(count)]
+    readers = []
+    for share in others:
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(
+            target=lambda share=share, writer=writer: writer.send(work(share)), daemon=True
+        )
+        process.start()
+        writer.close()
+        readers.append((reader, share))
+    found = dict(work(first))
+    for reader, share in readers:
+        try:
+            found |= reader.recv()
+        except EOFError:
+            found |= work(share)
+    return found
 
 
 def plain(html: str) -> str:
