@@ -119,7 +119,8 @@ class Book:
     def key(self) -> str:
         """The part of the key that everything shares which depends on the code; empty where nothing is remembered."""
         if self.remembers and not self._key:
-            self._key = base_key(self.settings, (self.settings.src, self.settings.tests), repr(self.settings))
+            asked = dataclasses.replace(self.settings, labs_off="")  # what a page says is no matter of its examples
+            self._key = base_key(self.settings, (self.settings.src, self.settings.tests), repr(asked))
         return self._key
 
     def open_page(self, path: str) -> None:

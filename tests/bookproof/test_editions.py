@@ -9,12 +9,13 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from bookproof.diagrams import ensure_node_modules
-from bookproof.edition_plugins import plain
+from bookproof.edition_plugins import plain, shared_out
 from bookproof.onepage import Chapter, book, section
 from bookproof.page import PageRecord
 from bookproof.provenance import EDITIONS, Tree, VerifyVerdict, compose, page_entry, verify, write, write_editions
@@ -104,6 +105,23 @@ def recorded(folder: Path) -> Path:
     pages = {"docs/index.md": page_entry(PageRecord("docs/index.md"), "index.html")}
     write(folder, compose(Tree(), environment={}, lock="", pages=pages))
     return folder
+
+
+def test_work_is_shared_out_whole_and_what_goes_wrong_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for count in (1, 2, 3, 20):
+        monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
+        for items in (range(9), range(1), range(0)):
+            assert shared_out(lambda some: {str(one): one * one for one in some}, items) == {
+                str(one): one * one for one in items
+            }
+
+    def divide(some: Sequence[int]) -> dict[str, float]:
+        return {str(one): 1 / one for one in some}
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for items in ((0, 1), (1, 0)):
+        with pytest.raises(ZeroDivisionError):
+            shared_out(divide, items)
 
 
 def test_what_editions_add_is_no_tampering_and_tampering_with_it_is(tmp_path: Path) -> None:
@@ -230,6 +248,17 @@ def test_the_editions_of_a_book_are_whole_and_the_same_bytes_again(tiny: Path, t
     assert not {"provenance.json", "sitemap.xml"} & names
     assert 'src="assets/offline/iframe-worker.js"' in page
     assert "navigation.instant" not in page
+
+
+@pytest.mark.site
+def test_what_ran_for_the_site_does_not_run_again_for_the_editions(tiny: Path, tmp_path: Path) -> None:
+    """The offline edition says of its labs what the site does not, which no example can see."""
+    settings = (tiny / "mkdocs.yml").read_text()
+    (tiny / "mkdocs.yml").write_text(settings.replace('cache: ""', "cache: .bookproof"))
+    note = f"open({str(tmp_path / 'ran')!r}, 'a').write('once ')\n"
+    (tiny / "docs/lesson.md").write_text(LESSON.replace("print(", note + "print("))
+    assert editions(tiny, tmp_path / "site").returncode == 0
+    assert (tmp_path / "ran").read_text() == "once "
 
 
 @pytest.mark.site
