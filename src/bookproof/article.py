@@ -96,7 +96,7 @@ class Article:
         if "production-map" not in placed:
             rest.append(page.production_map())
         rest.append(self.end(record, links, edit_url))
-        return finish("\n".join((text, *filter(None, rest))))
+        return finish("\n".join((text, *filter(None, rest))), self.settings.plain_tokens)
 
     def end(self, record: PageRecord, links: Links, edit_url: str = "") -> str:
         """Return what closes a page: the commit, how many examples ran, and the ways to evidence, source and edits."""

@@ -147,6 +147,7 @@ class BookproofExtension(Extension):
             "cache": [".bookproof", "Where passes are remembered; empty: nowhere."],
             "environment": [{}, "Variables that every example sees."],
             "host_facts": [{}, "Further host facts."],
+            "plain_tokens": [[], "Tokens that need no element in code."],
             "normalise": [{}, "Further normalisation rules."],
         }
         super().__init__(**kwargs)

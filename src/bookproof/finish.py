@@ -1,14 +1,17 @@
 """Finish: what the HTML of a page still needs before every reader can use it.
 
 It promises that each header cell says what it heads, that each table has a caption, that each link to a heading is
-named for it, and that what a reader copies from a console is its commands alone. It reads the HTML that the renderer
-wrote, as text, and leaves everything else as it is, byte for byte.
+named for it, that what a reader copies from a console is its commands alone, and that no browser lays out an element
+for a token that looks like the text around it. It reads the HTML that the renderer wrote, as text, and leaves
+everything else as it is, byte for byte.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
+from functools import cache
 from html import escape, unescape
 
 _HEADING = re.compile(r"<h[1-6][^>]*>(?P<text>.*?)</h[1-6]>", re.DOTALL)
@@ -29,12 +32,21 @@ _PIECE = re.compile(
 _TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
 _HEAD = re.compile(r"<thead>.*?</thead>", re.DOTALL)
 _EMPTY_TH = re.compile(r"<th\b[^>]*></th>")
+_CODE = re.compile(r"<code\b[^>]*>.*?</code>", re.DOTALL)
 _PLAIN_TH = re.compile(r"<th(?=[ >])(?![^>]*\bscope=)")
 
 
-def finish(html: str) -> str:
-    """Return a page's HTML with scopes, captions, named permalinks and copied commands."""
+def finish(html: str, plain_tokens: Sequence[str] = ()) -> str:
+    """Return a page's HTML with scopes, captions, named permalinks and copied commands.
+
+    Parameters:
+        html: As it was rendered.
+        plain_tokens: Pygments' short names of tokens that need no element in code, such as `w`, a blank.
+    """
     html = _TABLE.sub(lambda found: _scoped(found[0]), html)
+    if plain_tokens:
+        token = _token(*plain_tokens)
+        html = _CODE.sub(lambda found: token.sub(r"\1", found[0]), html)
     return _CONSOLE.sub(_copied, _HEADING.sub(_named, _captioned(html)))
 
 
@@ -59,6 +71,11 @@ def commands(text: str) -> str:
         else:
             further = ""
     return "\n".join(found) or text.rstrip()
+
+
+@cache
+def _token(*names: str) -> re.Pattern[str]:
+    return re.compile(f'<span class="(?:{"|".join(map(re.escape, names))})">([^<]*)</span>')
 
 
 def _scoped(table: str) -> str:

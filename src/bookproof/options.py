@@ -42,6 +42,8 @@ class Settings:
     """Variables that every example sees, beside the fixed ones."""
     host_facts: Mapping[str, str] = field(default_factory=dict)
     """Further host facts: name to a shell command that exits 0 where the fact holds."""
+    plain_tokens: Sequence[str] = ()
+    """Pygments' short names of tokens that the style sheet shows like any text; pages are smaller without them."""
     normalise: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Further normalisation rules: name to `pattern` (a regular expression) and `replace`."""
 

@@ -65,6 +65,7 @@ class BookproofConfig(base.Config):  # type: ignore[no-untyped-call]  # MkDocs' 
     environment = c.Type(dict, default={})
     host_facts = c.Type(dict, default={})
     normalise = c.Type(dict, default={})
+    plain_tokens = c.ListOfItems(c.Type(str), default=[])
     node_files = c.Type(dict, default={})
     report = c.Type(str, default="")
 

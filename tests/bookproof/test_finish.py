@@ -117,3 +117,13 @@ def test_a_permalink_is_no_word_of_its_heading_in_whatever_order_its_attributes_
     done = finish(html)
     assert ">keep</caption>" in done
     assert 'aria-label="Link to the section keep"' in done
+
+
+def test_a_token_that_looks_like_any_text_gets_no_element_in_code_and_nothing_else_changes() -> None:
+    code = '<code><span class="n">a</span><span class="o">=</span><span class="k">if</span>{}</code>'
+    linked = '<span class="n"><a href="#x">x</a></span>'
+    around = '<p><span class="n">a</span></p>'
+    html = finish(around + code.format(linked), ("n", "o"))
+    assert html == f'{around}<code>a=<span class="k">if</span>{linked}</code>'
+    assert finish(around + code.format(linked)) == around + code.format(linked)
+    assert finish('<code><span class="nb">a</span></code>', ("n", "b")) == '<code><span class="nb">a</span></code>'
