@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
+ROOT = Path(__file__).parents[2]
 PAPER = """() => [".md-typeset p", ".md-typeset pre > code", ".md-typeset pre > code span", ".md-typeset a", "body"]
   .map((one) => getComputedStyle(document.querySelector(one))).map((one) => [one.color, one.backgroundColor])"""
 INSIDE = "(place) => document.activeElement.closest(place) !== null"
@@ -18,6 +21,27 @@ FILLS = """() => ["good", "bad", "derived", "waiting", "muted", "plain"].map((to
   const { fill, stroke } = getComputedStyle(one);
   return [fill, stroke === "none" ? fill : stroke];
 })"""
+
+TOKENS = """(names) => names.map((name) => {
+  const one = document.createElement("span");
+  one.className = name;
+  document.querySelector(".highlight pre > code").append(one);
+  return [one, one.parentElement].map((where) => getComputedStyle(where))
+    .map((style) => [style.color, style.backgroundColor, style.fontWeight, style.fontStyle, style.textDecorationLine]);
+})"""
+
+
+def test_a_token_without_an_element_looks_as_it_would_with_one(tab: Page, address: str) -> None:
+    plain = re.search(r"plain_tokens: \[(.*?)\]", (ROOT / "mkdocs.yml").read_text())
+    assert plain
+    names = plain[1].split(", ")
+    for palette in ("light", "dark"):
+        scheme: Any = palette
+        tab.emulate_media(color_scheme=scheme)
+        tab.goto(f"{address}lessons/isolation/")
+        for name, (with_one, without) in zip([*names, "k"], tab.evaluate(TOKENS, [*names, "k"]), strict=True):
+            assert (with_one[0] == without[0]) is (name != "k"), (palette, name)
+            assert with_one[2:] == without[2:], (palette, name)
 
 
 def test_paper_is_light_whatever_the_palette(tab: Page, address: str) -> None:
