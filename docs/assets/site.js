@@ -189,6 +189,7 @@
   const tellDrawer = () => opener.setAttribute("aria-expanded", String(drawer.checked));
   drawer.addEventListener("change", () => {
     tellDrawer();
+    uncover();
     if (!drawer.checked) return;
     const side = document.querySelector(".md-sidebar--primary");
     side.tabIndex = -1;
@@ -196,6 +197,56 @@
   });
   tellDrawer();
   label.replaceWith(opener);
+
+  // In the drawer one list lies over another, and both over the page: the keyboard gets to what is seen, and by the
+  // labels that a finger has from list to list.
+  const narrow = matchMedia("(max-width: 76.234375em)");
+  function uncover() {
+    for (const one of document.querySelectorAll("[data-covered]")) {
+      one.inert = false;
+      one.removeAttribute("data-covered");
+    }
+    for (const one of document.querySelectorAll("[data-pressed]")) {
+      one.setAttribute("tabindex", one.dataset.pressed);
+      one.removeAttribute("role");
+      one.removeAttribute("data-pressed");
+    }
+    if (!drawer.checked || !narrow.matches) return;
+    const side = document.querySelector(".md-sidebar--primary");
+    for (const one of side.querySelectorAll("label[for^=__]:not([for=__drawer])")) {
+      one.dataset.pressed = one.getAttribute("tabindex") ?? "-1";
+      one.tabIndex = 0;
+      one.role = "button";
+    }
+    const open = [...side.querySelectorAll(".md-nav__toggle:checked ~ .md-nav")].at(-1);
+    cover(open ?? side, open ? ".md-nav--primary" : "body");
+    if (open) cover(side, "body");
+  }
+
+  /** Take everything around an element, up to one that holds it, from the keyboard. */
+  function cover(place, top) {
+    for (let one = place; one.parentElement && !one.matches(top); one = one.parentElement) {
+      for (const other of one.parentElement.children) {
+        if (other === one || other.inert || other.matches("input, script, .md-overlay")) continue;
+        other.inert = true;
+        other.setAttribute("data-covered", "");
+      }
+    }
+  }
+
+  narrow.addEventListener("change", uncover);
+  addEventListener("change", ({ target }) => {
+    if (!target.matches(".md-nav__toggle")) return;
+    uncover();
+    const [link, title] = ["link", "title"].map((part) => `label.md-nav__${part}[for="${target.id}"]`);
+    if (drawer.checked) document.querySelector(target.checked ? title : link)?.focus();
+  });
+  addEventListener("keydown", (event) => {
+    if (!["Enter", " "].includes(event.key) || !event.target.matches?.(".md-sidebar--primary label")) return;
+    event.preventDefault();
+    event.stopPropagation(); // the theme would press it again
+    event.target.click();
+  }, true);
 
   // Escape closes the drawer, and leaves the search where the reader was before it.
   let before;

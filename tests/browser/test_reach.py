@@ -75,6 +75,61 @@ def test_a_drawer_opens_and_closes_by_keyboard_and_a_closed_one_has_no_focus(tab
     expect(opener).to_be_hidden()
 
 
+SEEN = """() => {
+  const one = document.activeElement, { left, top, width, height } = one.getBoundingClientRect();
+  const inside = one.closest(".md-sidebar--primary");
+  const there = document.elementFromPoint(left + width / 2, Math.min(top + height / 2, innerHeight - 1));
+  return [one.innerText.trim() || one.getAttribute("aria-label"), Boolean(inside && one.contains(there)), !inside];
+}"""
+"""The words of what has the focus, whether it is seen, and whether it is outside of the drawer."""
+
+
+def reached(page: Page) -> list[str]:
+    """Return what the keyboard reaches in the open drawer, all of which has to be seen."""
+    found: list[str] = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        text, seen, outside = page.evaluate(SEEN)
+        if outside:  # only the page itself, between the last one and the first
+            assert page.evaluate("document.activeElement === document.body"), text
+            continue
+        assert seen, f"{text!r} has the focus and is covered"
+        if text in found:
+            break
+        found.append(text)
+    return found
+
+
+def test_the_keyboard_gets_to_what_the_open_drawer_shows_and_from_list_to_list(tab: Page, address: str) -> None:
+    tab.set_viewport_size({"width": 390, "height": 844})
+    tab.goto(f"{address}lessons/sessions/")
+    opener = tab.get_by_role("button", name="Navigation")
+    opener.press("Enter")
+    tab.wait_for_timeout(400)  # it slides
+    inner = reached(tab)
+    assert inner[:2] == ["Learn", "Isolation is four controls"]
+    assert "Guides" not in inner
+    tab.get_by_role("button", name="A session needs an incarnation").press("Enter")
+    tab.wait_for_timeout(400)
+    assert "The contract" in reached(tab)
+    assert "Isolation is four controls" not in reached(tab)
+    tab.get_by_role("button", name="Table of contents").press("Space")
+    tab.wait_for_timeout(400)
+    tab.locator("label.md-nav__title[for=__nav_2]").press("Enter")  # back to the parts of the book
+    tab.wait_for_timeout(400)
+    outer = reached(tab)
+    assert {"Start here", "Guides", "Reference", "Evidence"} <= set(outer)
+    assert "Isolation is four controls" not in outer
+    tab.keyboard.press("Escape")
+    expect(opener).to_be_focused()
+    tab.keyboard.press("Tab")
+    assert not tab.evaluate(INSIDE, ".md-sidebar--primary")
+    assert tab.locator("[inert], [data-covered]").count() == 0
+    opener.press("Enter")
+    tab.set_viewport_size({"width": 1280, "height": 900})
+    assert tab.locator("[inert], [data-covered], [data-pressed]").count() == 0, "a wide page has no drawer"
+
+
 def test_escape_from_the_search_leaves_the_reader_in_the_page(tab: Page, address: str) -> None:
     tab.goto(f"{address}lessons/sessions/")
     for before in (".md-content h1", ".md-content a[href]:not(.headerlink)"):
