@@ -204,6 +204,27 @@ def test_every_knob_changes_the_picture_as_the_package_says(reader: Page, addres
             )
 
 
+LOOK = """() => [".bookproof-lab-button", ".cm-editor", ".cm-content", ".cm-gutters"].map((one) => {
+  const style = getComputedStyle(document.querySelector(`[data-bookproof-lab=run] ${one}`));
+  return [one, style.display, style.position, style.borderTopWidth, style.fontFamily, style.whiteSpace, style.padding];
+})"""
+
+
+def test_labs_look_the_same_after_a_click_to_another_page(reader: Page, address: str) -> None:
+    """The theme takes from the head of a page what the next one lacks, style sheets of labs included."""
+    looks, diffs = [], []
+    for page in ("lessons/memory", "lessons/tools", "lessons/memory"):
+        walk(reader, address, page)
+        one = labs(reader, "run")[0].press("Edit")
+        one.place.locator(EDITOR).wait_for()
+        looks.append(reader.evaluate(LOOK))
+        mutation = labs(reader, "mutation")[0].press("Repair")
+        mutation.place.locator(EDITOR).wait_for()
+        diffs.append(reader.locator(f"#mutation-{mutation.name} .bookproof-diff").first.is_visible())
+    assert looks[0] == looks[1] == looks[2]
+    assert diffs == [False, False, False]
+
+
 def test_an_untouched_page_costs_one_small_script(tab: Page, address: str, site: Path) -> None:
     asked: list[str] = []
     tab.context.on("request", lambda request: asked.append(request.url.removeprefix(address)))

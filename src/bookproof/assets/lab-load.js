@@ -9,7 +9,7 @@
     .bookproof-lab-button:hover { background: var(--md-accent-fg-color--transparent); }
     .bookproof-lab-button:focus-visible { outline: 0.1rem solid var(--md-accent-fg-color); outline-offset: 0.1rem; }
     .bookproof-lab-button:disabled { cursor: default; opacity: 0.5; }`;
-  document.head.append(style);
+  document.documentElement.append(style); // a theme that swaps pages takes from the head what the next page lacks
 
   const labels = {
     run: ["Run", "Edit"],

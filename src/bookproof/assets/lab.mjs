@@ -665,7 +665,7 @@ function loadStyle() {
       styled = undefined;
       reject(new Error("its style sheet is missing"));
     };
-    document.head.append(link);
+    document.documentElement.append(link); // not in the head: see lab-load.js
   }));
 }
 
