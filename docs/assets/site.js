@@ -219,8 +219,8 @@
       one.role = "button";
     }
     const open = [...side.querySelectorAll(".md-nav__toggle:checked ~ .md-nav")].at(-1);
-    cover(open ?? side, open ? ".md-nav--primary" : "body");
-    if (open) cover(side, "body");
+    if (open) cover(open, ".md-nav--primary");
+    cover(side, "body");
   }
 
   /** Take everything around an element, up to one that holds it, from the keyboard. */

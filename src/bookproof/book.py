@@ -119,8 +119,8 @@ class Book:
     def key(self) -> str:
         """The part of the key that everything shares which depends on the code; empty where nothing is remembered."""
         if self.remembers and not self._key:
-            asked = dataclasses.replace(self.settings, labs_off="")  # what a page says is no matter of its examples
-            self._key = base_key(self.settings, (self.settings.src, self.settings.tests), repr(asked))
+            run = dataclasses.replace(self.settings, labs_off="", plain_tokens=())  # how a page looks changes no run
+            self._key = base_key(self.settings, (self.settings.src, self.settings.tests), repr(run))
         return self._key
 
     def open_page(self, path: str) -> None:

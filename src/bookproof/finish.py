@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from html import escape, unescape
 
 _HEADING = re.compile(r"<h[1-6][^>]*>(?P<text>.*?)</h[1-6]>", re.DOTALL)
@@ -45,7 +44,7 @@ def finish(html: str, plain_tokens: Sequence[str] = ()) -> str:
     """
     html = _TABLE.sub(lambda found: _scoped(found[0]), html)
     if plain_tokens:
-        token = _token(*plain_tokens)
+        token = re.compile(f'<span class="(?:{"|".join(map(re.escape, plain_tokens))})">([^<]*)</span>')
         html = _CODE.sub(lambda found: token.sub(r"\1", found[0]), html)
     return _CONSOLE.sub(_copied, _HEADING.sub(_named, _captioned(html)))
 
@@ -71,11 +70,6 @@ def commands(text: str) -> str:
         else:
             further = ""
     return "\n".join(found) or text.rstrip()
-
-
-@cache
-def _token(*names: str) -> re.Pattern[str]:
-    return re.compile(f'<span class="(?:{"|".join(map(re.escape, names))})">([^<]*)</span>')
 
 
 def _scoped(table: str) -> str:
